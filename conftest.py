@@ -20,6 +20,7 @@ from outlive import config, db, embedded, migrate
 from outlive import pytest as plugin
 from tests import faults
 from tests.driving.databases import SETTABLE_CLOCK, TEMPLATE, new_database, reused_database, worker_connections
+from tests.driving.making import Queue
 from tests.driving.workers import ROOT, Start, Worker, all_gone
 from tests.reporting import Report
 
@@ -99,15 +100,21 @@ def empty_database_url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def connect(database_url: str) -> Iterator[Callable[[], db.Connection]]:
+def connect(database_url: str) -> Iterator[Callable[[], Queue]]:
     """Opens connections to the test's database, with the plans of workers, and closes them after the test."""
     with worker_connections(database_url) as connect:
         yield connect
 
 
 @pytest.fixture
-def connection(connect: Callable[[], db.Connection]) -> db.Connection:
+def queue(connect: Callable[[], Queue]) -> Queue:
     return connect()
+
+
+@pytest.fixture
+def connection(queue: Queue) -> Queue:
+    """The same session, for tests in which a queue is something else."""
+    return queue
 
 
 @pytest.fixture

@@ -133,16 +133,14 @@ class Purse(pydantic.BaseModel):
     ],
     ids=str,
 )
-def test_a_result_that_json_holds_is_kept_and_comes_out_as_annotated_where_it_fits(
-    annotation: Any, value: Any, got: Any
-) -> None:
+def test_a_result_that_json_holds_is_kept_and_comes_out_as_annotated_where_it_fits(annotation, value, got):
     codec = codec_of(Any, annotation)
     result = codec.decode_result(codec.encode_result(value))
     assert (type(result), result) == (type(got), got)
 
 
 @pytest.mark.parametrize("annotation", [Event, list[Event], Event | None, dict[str, Event]], ids=str)
-def test_a_typed_dict_of_plain_json_may_have_more_keys(annotation: Any) -> None:
+def test_a_typed_dict_of_plain_json_may_have_more_keys(annotation):
     event = {"id": 1, "labels": {"a": ["b", None]}, "kind": "push"}
     value = {"list": [event], "dict": {"a": event}}.get(getattr(annotation, "__name__", ""), event)
     codec = codec_of(annotation)
@@ -163,7 +161,7 @@ def test_a_typed_dict_of_plain_json_may_have_more_keys(annotation: Any) -> None:
     ],
     ids=str,
 )
-def test_a_key_that_would_get_lost_is_refused_where_the_job_runs(annotation: Any, args: str, said: str) -> None:
+def test_a_key_that_would_get_lost_is_refused_where_the_job_runs(annotation, args, said):
     codec = codec_of(annotation)
     for data in (f'{{"x":{args}}}', f"[{args}]"):
         with pytest.raises(BadArguments) as raised:
@@ -192,13 +190,13 @@ def test_a_key_that_would_get_lost_is_refused_where_the_job_runs(annotation: Any
     ],
     ids=str,
 )
-def test_a_change_that_equality_hides_is_refused(annotation: Any, value: Any, said: str) -> None:
+def test_a_change_that_equality_hides_is_refused(annotation, value, said):
     with pytest.raises(BadArguments) as raised:
         codec_of(annotation).pack((value,), {})
     assert f"x{said}" in str(raised.value)
 
 
-def test_a_time_keeps_its_offset() -> None:
+def test_a_time_keeps_its_offset():
     codec = codec_of(time)
     for value in (time(12), time(12, tzinfo=UTC), time(12, tzinfo=timezone(timedelta(hours=-3)))):
         got = codec.unpack(codec.pack((value,), {}))[1]["x"]
@@ -218,12 +216,12 @@ def test_a_time_keeps_its_offset() -> None:
     ],
     ids=str,
 )
-def test_all_fields_of_an_object_travel_whatever_equality_says(value: Any) -> None:
+def test_all_fields_of_an_object_travel_whatever_equality_says(value):
     codec = codec_of(type(value))
     assert repr(codec.unpack(codec.pack((value,), {}))[1]["x"]) == repr(value)
 
 
-def test_a_model_still_knows_which_of_its_fields_were_set() -> None:
+def test_a_model_still_knows_which_of_its_fields_were_set():
     codec = codec_of(Patch, Patch)
     patch = Patch(id=UUID(int=1), name="a", inner=Patch(id=UUID(int=2), price=None))
     results: list[Any] = [codec.unpack(codec.pack((patch,), {}))[1]["x"]]
@@ -234,7 +232,7 @@ def test_a_model_still_knows_which_of_its_fields_were_set() -> None:
         assert got == patch
 
 
-def test_a_default_of_a_model_that_was_changed_travels() -> None:
+def test_a_default_of_a_model_that_was_changed_travels():
     codec = codec_of(Patch)
     patch = Patch(name="a")  # Its id is new each time.
     patch.tags.append("b")
@@ -242,7 +240,7 @@ def test_a_default_of_a_model_that_was_changed_travels() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_model_that_is_not_valid_is_refused_without_a_warning() -> None:
+def test_a_model_that_is_not_valid_is_refused_without_a_warning():
     with pytest.raises(BadArguments, match=r"argument x\.money: expected Decimal, got float"):
         codec_of(Purse).pack((Purse.model_construct(money=1.5),), {})
 
@@ -286,7 +284,7 @@ class Crate(pydantic.BaseModel):
     tags: Tags = Tags(set())
 
 
-def test_the_bytes_of_sets_inside_objects_are_the_same_in_every_process() -> None:
+def test_the_bytes_of_sets_inside_objects_are_the_same_in_every_process():
     seen = {
         subprocess.run(
             [sys.executable, "-c", SETS],
@@ -304,7 +302,7 @@ def test_the_bytes_of_sets_inside_objects_are_the_same_in_every_process() -> Non
 
 @pytest.mark.parametrize("annotation", [float, float | None, "typing.Optional[float]", "float"], ids=str)
 @pytest.mark.parametrize("value", [5, 2**53 + 1, -1, 1.5, 5.0], ids=str)
-def test_an_int_for_a_float_stays_an_int(annotation: Any, value: float) -> None:
+def test_an_int_for_a_float_stays_an_int(annotation, value):
     codec = codec_of(annotation, annotation)
     for data in (codec.pack((value,), {}), f"[{value}]".encode()):
         (got,) = (lambda found: found[0] or list(found[1].values()))(codec.unpack(data))
@@ -314,7 +312,7 @@ def test_an_int_for_a_float_stays_an_int(annotation: Any, value: float) -> None:
         codec_of(list[float]).pack((value,), {})
 
 
-def test_only_arguments_that_need_it_are_compared_part_by_part() -> None:
+def test_only_arguments_that_need_it_are_compared_part_by_part():
     def pay(amount: Decimal, rows: list[Any], more: list[Any] | None = None) -> None: ...
 
     deep: list[Any] = []
@@ -351,7 +349,7 @@ class Fussy(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("annotation", [Picky, Fussy], ids=str)
-def test_any_error_of_the_users_own_classes_names_the_argument(annotation: Any) -> None:
+def test_any_error_of_the_users_own_classes_names_the_argument(annotation):
     codec = codec_of(annotation, annotation)
     for data in (b'{"x":{"n":-1}}', b'[{"n":-1}]'):
         with pytest.raises(BadArguments, match=r"^argument x: Rejected: it is negative$"):
@@ -392,7 +390,7 @@ def test_an_annotation_that_is_allowed_only_on_its_own_does_no_harm() -> None:
         codec.pack((1, 2), {})
 
 
-def test_a_codec_that_was_made_makes_nothing_more_when_it_is_used() -> None:
+def test_a_codec_that_was_made_makes_nothing_more_when_it_is_used():
     codec = codec_of(Line, Line)
     codec.make()
     made = dict(vars(codec))
@@ -401,9 +399,7 @@ def test_a_codec_that_was_made_makes_nothing_more_when_it_is_used() -> None:
     assert vars(codec) == made
 
 
-def test_a_codec_that_was_used_while_a_name_was_missing_is_made_when_it_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_codec_that_was_used_while_a_name_was_missing_is_made_when_it_is_there(monkeypatch):
     """As by a schedule, which packs its arguments before its module is imported: no child must make it again."""
     codec = codec_of("NotYet | None", None)
     codec.pack((None,), {})

@@ -15,7 +15,7 @@ from outlive.output import Record
         Record("WARNING", "a", "with \x1f a separator"),
     ],
 )
-def test_a_record_comes_out_as_it_went_in(record: Record) -> None:
+def test_a_record_comes_out_as_it_went_in(record):
     line = output.encode_record(*record)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -23,11 +23,11 @@ def test_a_record_comes_out_as_it_went_in(record: Record) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"hello", b"\x1eforged", b"\x1eforged\x1ftwice", b"\xff\xfe"])
-def test_other_lines_are_no_records(line: bytes) -> None:
+def test_other_lines_are_no_records(line):
     assert output.read_record(line) is None
 
 
-def test_the_middle_of_a_huge_record_is_left_out() -> None:
+def test_the_middle_of_a_huge_record_is_left_out():
     record = output.read_record(output.encode_record("INFO", "x" * 1000, "a" * 50_000 + "the end")[:-1])
     assert record is not None
     assert len(record.logger) == output.MAX_NAME_CHARS
@@ -35,7 +35,7 @@ def test_the_middle_of_a_huge_record_is_left_out() -> None:
     assert record.message.endswith("athe end")
 
 
-def test_a_lone_surrogate_and_a_nul_are_kept_as_text_that_postgres_takes() -> None:
+def test_a_lone_surrogate_and_a_nul_are_kept_as_text_that_postgres_takes():
     line = output.encode_record("INFO", "shop", "\ud800 and \0")
     assert output.kept(line, 1) == "INFO shop: \\ud800 and \n"
 
@@ -51,8 +51,6 @@ def test_a_lone_surrogate_and_a_nul_are_kept_as_text_that_postgres_takes() -> No
         (b"a\n\x1eINFO\x1fshop\x1fb\x1ec\n", 3, "a\nINFO shop: b\nc\n", (0, ["a", "INFO shop: b", "c"])),
     ],
 )
-def test_an_output_says_how_many_lines_are_not_kept(
-    tail: bytes, lines: int, kept: str, split: tuple[int, list[str]]
-) -> None:
+def test_an_output_says_how_many_lines_are_not_kept(tail, lines, kept, split):
     assert output.kept(tail, lines) == kept
     assert output.split(kept) == split

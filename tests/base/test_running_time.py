@@ -5,7 +5,7 @@ import time
 from outlive.worker.running_time import GAP_S, RunningTime
 
 
-def test_a_moment_after_a_busy_stretch_does_not_lie_before_it() -> None:
+def test_a_moment_after_a_busy_stretch_does_not_lie_before_it():
     """A job that begins then is not charged for the stretch."""
     clock = RunningTime()
     busy_from = clock.tick()

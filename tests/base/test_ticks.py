@@ -34,19 +34,19 @@ def local(cron: str, after: str, number: int = 3, timezone: str = BERLIN) -> lis
     return [tick.astimezone(ZoneInfo(timezone)).isoformat(timespec="minutes") for tick in found]
 
 
-def test_ticks_come_after_the_moment_and_never_at_it() -> None:
+def test_ticks_come_after_the_moment_and_never_at_it():
     every_five = timetable("*/5 * * * *")
     assert next(every_five.after(moment("2026-01-01T12:00:00Z"))) == moment("2026-01-01T12:05:00Z")
     assert next(every_five.after(moment("2026-01-01T12:04:59.9Z"))) == moment("2026-01-01T12:05:00Z")
 
 
-def test_a_cron_expression_is_read_in_its_time_zone() -> None:
+def test_a_cron_expression_is_read_in_its_time_zone():
     assert local("0 9 * * MON-FRI", "2026-01-09T12:00Z", 1) == ["2026-01-12T09:00+01:00"]
     assert local("0 9 * * *", "2026-07-09T12:00Z", 1) == ["2026-07-10T09:00+02:00"]
     assert local("0 9 * * *", "2026-07-09T12:00Z", 1, "Asia/Kolkata") == ["2026-07-10T09:00+05:30"]
 
 
-def test_a_time_that_daylight_saving_skips_fires_once_when_the_clocks_have_jumped() -> None:
+def test_a_time_that_daylight_saving_skips_fires_once_when_the_clocks_have_jumped():
     assert local("30 2 * * *", "2026-03-28T12:00Z") == [
         f"{SPRING}T03:00+02:00",
         "2026-03-30T02:30+02:00",
@@ -59,7 +59,7 @@ def test_a_time_that_daylight_saving_skips_fires_once_when_the_clocks_have_jumpe
     ]
 
 
-def test_a_time_that_daylight_saving_repeats_fires_the_first_time_only() -> None:
+def test_a_time_that_daylight_saving_repeats_fires_the_first_time_only():
     assert local("30 2 * * *", "2026-10-24T12:00Z", 2) == [f"{AUTUMN}T02:30+02:00", "2026-10-26T02:30+01:00"]
     # Between the two, and after the second one.
     assert local("30 2 * * *", f"{AUTUMN}T00:45Z", 1) == ["2026-10-26T02:30+01:00"]
@@ -67,7 +67,7 @@ def test_a_time_that_daylight_saving_repeats_fires_the_first_time_only() -> None
     assert local("30 2 * * *", f"{AUTUMN}T01:45Z", 1) == ["2026-10-26T02:30+01:00"]
 
 
-def test_with_a_field_for_seconds_the_same_rules_hold() -> None:
+def test_with_a_field_for_seconds_the_same_rules_hold():
     assert local("0 30 2 * * *", "2026-03-28T12:00Z", 2) == [f"{SPRING}T03:00+02:00", "2026-03-30T02:30+02:00"]
     assert local("0 30 2 * * *", "2026-10-24T12:00Z", 2) == [f"{AUTUMN}T02:30+02:00", "2026-10-26T02:30+01:00"]
     assert local("0 30 2 * * *", f"{AUTUMN}T01:15Z", 1) == ["2026-10-26T02:30+01:00"]
@@ -78,7 +78,7 @@ def test_with_a_field_for_seconds_the_same_rules_hold() -> None:
     ]
 
 
-def test_a_schedule_within_the_hour_fires_by_the_time_that_passes() -> None:
+def test_a_schedule_within_the_hour_fires_by_the_time_that_passes():
     assert local("*/30 * * * *", f"{SPRING}T00:00Z") == [
         f"{SPRING}T01:30+01:00",
         f"{SPRING}T03:00+02:00",
@@ -94,7 +94,7 @@ def test_a_schedule_within_the_hour_fires_by_the_time_that_passes() -> None:
 
 @pytest.mark.parametrize("day", ["2026-10-04", "2026-04-05"], ids=["forward", "back"])
 @pytest.mark.parametrize("hour", ["0", "3", "23"])
-def test_where_the_clocks_shift_by_half_an_hour_no_firing_of_an_hour_is_lost(day: str, hour: str) -> None:
+def test_where_the_clocks_shift_by_half_an_hour_no_firing_of_an_hour_is_lost(day, hour):
     before = f"{date.fromisoformat(day) - timedelta(days=1)}T14:29Z"  # Already that day on Lord Howe: the last at 0.
     assert [tick[-11:-6] for tick in local(f"*/15 {hour} * * *", before, 5, "Australia/Lord_Howe")] == [
         *(f"{int(hour):02}:{minute}" for minute in ("00", "15", "30", "45")),
@@ -103,7 +103,7 @@ def test_where_the_clocks_shift_by_half_an_hour_no_firing_of_an_hour_is_lost(day
 
 
 @pytest.mark.parametrize("when", [{"cron": "*/10 * * * *"}, {"every_s": 600.0}], ids=str)
-def test_moments_in_a_local_zone_are_compared_by_the_time_that_passes(when: dict[str, Any]) -> None:
+def test_moments_in_a_local_zone_are_compared_by_the_time_that_passes(when):
     berlin = ZoneInfo(BERLIN)
     first, now = (moment(f"{AUTUMN}T{at}Z") for at in ("00:50", "01:10"))  # 02:50 and, twenty minutes later, 02:10.
     begin, end = first.astimezone(berlin), now.astimezone(berlin)
@@ -113,7 +113,7 @@ def test_moments_in_a_local_zone_are_compared_by_the_time_that_passes(when: dict
     assert timetable(**when).newest(begin, end, most=9) == expected
 
 
-def test_an_interval_counts_from_its_start_or_from_the_epoch() -> None:
+def test_an_interval_counts_from_its_start_or_from_the_epoch():
     noon = moment("2026-01-01T12:00:00Z")
     assert list(islice(timetable(every_s=45.0).after(noon), 2)) == [
         noon + timedelta(seconds=45),  # Noon is a multiple of 45 s.
@@ -125,7 +125,7 @@ def test_an_interval_counts_from_its_start_or_from_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("when", [{"cron": "0 * * * *"}, {"every_s": 3600.0}])
-def test_start_and_end_can_be_ticks_themselves(when: dict[str, Any]) -> None:
+def test_start_and_end_can_be_ticks_themselves(when):
     bounded = timetable(**when, starts_at=moment("2026-01-01T12:00Z"), ends_at=moment("2026-01-01T14:00Z"))
     hours = [tick.hour for tick in bounded.after(moment("2020-01-01T00:00Z"))]
     assert hours == [12, 13, 14]
@@ -152,9 +152,7 @@ CRONS = (
     length_m=st.integers(1, 1500),
     most=st.integers(1, 50),
 )
-def test_the_newest_ticks_are_those_that_a_walk_through_all_of_them_finds(
-    cron: str, zone: str, day: str, offset_m: int, length_m: int, most: int
-) -> None:
+def test_the_newest_ticks_are_those_that_a_walk_through_all_of_them_finds(cron, zone, day, offset_m, length_m, most):
     times = timetable(cron, timezone=zone)
     first = moment(f"{day}T00:00Z") + timedelta(minutes=offset_m)
     now = first + timedelta(minutes=length_m)
@@ -163,7 +161,7 @@ def test_the_newest_ticks_are_those_that_a_walk_through_all_of_them_finds(
     assert times.newest(first, now, most=most) == walked[-most:]
 
 
-def test_the_newest_of_very_many_ticks_are_found_at_once() -> None:
+def test_the_newest_of_very_many_ticks_are_found_at_once():
     every_second = timetable("* * * * * *")
     now = moment("2026-01-01T12:00:00Z")
     found = every_second.newest(moment("2020-01-01T00:00Z"), now, most=1000)
@@ -183,6 +181,6 @@ def test_the_newest_of_very_many_ticks_are_found_at_once() -> None:
         ({}, "either a cron expression or an interval"),
     ],
 )
-def test_a_schedule_that_cannot_be_read_is_named_with_the_reason(wrong: dict[str, Any], reason: str) -> None:
+def test_a_schedule_that_cannot_be_read_is_named_with_the_reason(wrong, reason):
     with pytest.raises(ConfigError, match=reason):
         timetable(**wrong)

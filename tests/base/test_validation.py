@@ -31,7 +31,7 @@ from outlive.errors import ConfigError
         (timedelta(minutes=2), 120.0),
     ],
 )
-def test_a_duration_is_read_as_seconds(written: Any, meant: float) -> None:
+def test_a_duration_is_read_as_seconds(written, meant):
     assert validation.seconds("delay", written) == meant
 
 
@@ -40,7 +40,7 @@ THINGS: list[Any] = [-1, float("inf"), float("nan"), 1.1e10, True, None, [], b"5
 
 
 @pytest.mark.parametrize("written", [*WORDS, *THINGS])
-def test_a_value_that_is_no_duration_is_refused(written: Any) -> None:
+def test_a_value_that_is_no_duration_is_refused(written):
     with pytest.raises(ConfigError, match=r"^delay is .*: it must be a duration"):
         validation.seconds("delay", written)
 
@@ -61,20 +61,20 @@ def test_a_value_that_is_no_duration_is_refused(written: Any) -> None:
         (" 1kB ", 1000),
     ],
 )
-def test_a_size_is_read_as_bytes(written: Any, meant: int) -> None:
+def test_a_size_is_read_as_bytes(written, meant):
     assert validation.size_bytes("memory", written) == meant
 
 
 @pytest.mark.parametrize(
     "written", ["", "MB", "0", 0, -1, "-1MB", "0.1B", "1XB", "1MIB5", "12I", True, None, 1.5, "512M", []]
 )
-def test_a_value_that_is_no_size_is_refused(written: Any) -> None:
+def test_a_value_that_is_no_size_is_refused(written):
     with pytest.raises(ConfigError, match=r"^memory is .*: it must be a size"):
         validation.size_bytes("memory", written)
 
 
 @given(st.text("019. -kmMBishdw٣²", max_size=8))
-def test_any_text_is_a_duration_and_a_size_or_refused(text: str) -> None:
+def test_any_text_is_a_duration_and_a_size_or_refused(text):
     for read in (validation.seconds, validation.size_bytes):
         with contextlib.suppress(ConfigError):
             assert read("it", text) >= 0

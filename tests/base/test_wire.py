@@ -45,13 +45,13 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 @given(json | anything)
-def test_an_encoded_value_is_decoded_unchanged(value: object) -> None:
+def test_an_encoded_value_is_decoded_unchanged(value):
     with contextlib.suppress(wire.NotJson):
         assert is_same(wire.decode(wire.encode(value)), value)
 
 
 @given(json)
-def test_json_is_refused_only_for_values_that_it_cannot_have(value: object) -> None:
+def test_json_is_refused_only_for_values_that_it_cannot_have(value):
     def is_fine(value: Any) -> bool:
         match value:
             case str():
@@ -71,11 +71,11 @@ def test_json_is_refused_only_for_values_that_it_cannot_have(value: object) -> N
             wire.encode(value)
 
 
-def test_the_same_value_is_always_written_the_same() -> None:
+def test_the_same_value_is_always_written_the_same():
     assert wire.encode({"b": 1, "a": {"d": 1, "c": 2}}) == wire.encode({"a": {"c": 2, "d": 1}, "b": 1})
 
 
-def test_text_that_only_looks_like_a_nul_is_taken() -> None:
+def test_text_that_only_looks_like_a_nul_is_taken():
     assert wire.decode(wire.encode("\\u0000")) == "\\u0000"
 
 
@@ -92,7 +92,7 @@ class Plain(enum.Enum):
 
 
 @pytest.mark.parametrize("value", [Level.LOW, Name.A, OrderedDict(a=1)])
-def test_a_value_that_equals_its_plain_form_is_accepted(value: object) -> None:
+def test_a_value_that_equals_its_plain_form_is_accepted(value):
     assert wire.decode(wire.encode(value)) == value
 
 
@@ -106,11 +106,11 @@ class Point(msgspec.Struct):
 
 
 @pytest.mark.parametrize("value", [Plain.A, Point(1), Pair(1, 2), bytearray(b"a"), range(3), ...])
-def test_a_value_that_would_be_decoded_differently_is_refused(value: object) -> None:
+def test_a_value_that_would_be_decoded_differently_is_refused(value):
     with pytest.raises(wire.NotJson, match="value is "):
         wire.encode(value)
 
 
-def test_the_first_culprit_is_named_by_its_path() -> None:
+def test_the_first_culprit_is_named_by_its_path():
     with pytest.raises(wire.NotJson, match=r"it\['a'\]\[1\]\['b'\] is a tuple, which would come out as a list"):
         wire.encode({"a": [0, {"b": ()}]}, "it")

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from outlive import db, store
+from outlive import store
 from outlive.states import Outcome
-from tests.driving.commands import Cli, ended
-from tests.driving.making import make, make_finished, make_many, make_quarantined, state_of, value, values
+from tests.driving.commands import ended
 from tests.waiting import eventually
 
 
@@ -39,21 +38,21 @@ def read_until(terminal: int, text: str) -> str:
     return said.decode(errors="replace")
 
 
-def test_an_action_on_many_jobs_asks_with_their_number(database_url: str, connection: db.Connection) -> None:
-    jobs = [make_finished(connection, Outcome.FAILED) for _ in range(2)]
+def test_an_action_on_many_jobs_asks_with_their_number(database_url, queue):
+    jobs = [queue.make_finished(Outcome.FAILED) for _ in range(2)]
     for answer, code, state in ((b"n\n", 1, "failed"), (b"y\n", 0, "pending")):
         with at_a_terminal(database_url, "retry", "--all") as (command, terminal):
             assert "retry 2 jobs? [y/N]" in read_until(terminal, "[y/N]")
             os.write(terminal, answer)
             read_until(terminal, "nothing was changed" if code else "2 jobs retried")
             assert command.wait(20) == code
-        assert {state_of(connection, job) for job in jobs} == {state}
+        assert {queue.state_of(job) for job in jobs} == {state}
 
 
-def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli: Cli, connection: db.Connection) -> None:
-    make_many(connection, 2, "shop.parse", source="shop")
-    make_many(connection, 2, args=b'["needle"]')
-    make(connection, queue="slow")
+def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli, queue):
+    queue.make_many(2, "shop.parse", source="shop")
+    queue.make_many(2, args=b'["needle"]')
+    queue.make(queue="slow")
     for words, said in (
         (("--source", "shop", "--task", "shop.parse"), "2 jobs cancelled\n"),
         (("--text", "NEEDLE", "--since", "1h"), "2 jobs cancelled\n"),
@@ -63,40 +62,40 @@ def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli: Cli, connection: 
         assert cli("cancel", "--all", "--yes", *words).out == said
 
 
-def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli: Cli, connection: db.Connection) -> None:
-    make_many(connection, 3000)
-    connection.execute(
+def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli, queue):
+    queue.make_many(3000)
+    queue.execute(
         "create function slow() returns trigger language plpgsql as"
         " $$ begin perform pg_sleep(0.2); return null; end $$;"
         "create trigger slow after insert or update on outlive.audit execute function slow()"
     )
     process = cli.process("cancel", "--all", "--yes")
-    eventually(lambda: value(connection, "select count(*) from outlive.audit") == 1, within_s=20)
+    eventually(lambda: queue.value("select count(*) from outlive.audit") == 1, within_s=20)
     process.send_signal(signal.SIGINT)
     ran = ended(process)
-    cancelled = value(connection, "select count(*) from outlive.attempts")
+    cancelled = queue.value("select count(*) from outlive.attempts")
     assert ran.code == 130
     assert 0 < cancelled < 3000
     assert cancelled % 500 == 0
     assert f"stopped by Ctrl-C: {cancelled:,} jobs cancelled; the other jobs are as they were" in ran.err
-    assert values(connection, "select jobs from outlive.audit") == [cancelled]
-    assert value(connection, "select count(*) from outlive.waiting") == 3000 - cancelled
+    assert queue.values("select jobs from outlive.audit") == [cancelled]
+    assert queue.value("select count(*) from outlive.waiting") == 3000 - cancelled
 
 
-def test_ids_may_be_given_by_their_first_digits(cli: Cli, connection: db.Connection) -> None:
-    job = make_quarantined(connection)
+def test_ids_may_be_given_by_their_first_digits(cli, queue):
+    job = queue.make_quarantined()
     assert cli("show", str(job)[:30], "--json").json["id"] == str(job)
     assert cli("release", job.hex[:25].upper()).out == "1 job released\n"
-    assert state_of(connection, job) == "pending"
-    batch = db.run(connection, store.open_batch(UUID(int=7), "import"))
+    assert queue.state_of(job) == "pending"
+    batch = queue.run(store.open_batch(UUID(int=7), "import"))
     assert cli("batches", "show", str(batch)[:33], "--json").json["id"] == str(batch)
     assert cli("jobs", "--batch", str(batch)[:30]).out.startswith("no job matches in ")
 
 
-def test_what_operators_do_is_listed_in_the_audit(cli: Cli, connection: db.Connection) -> None:
+def test_what_operators_do_is_listed_in_the_audit(cli, queue):
     assert cli("audit").out == "no operator has changed anything yet\n"
-    job = make_finished(connection, Outcome.FAILED)
-    make(connection, source="shop")
+    job = queue.make_finished(Outcome.FAILED)
+    queue.make(source="shop")
     cli("retry", job), cli("cancel", "--all", "--yes", "--task", "work")
     cli("queues", "pause", "slow"), cli("queues", "resume", "slow"), cli("queues", "resume", "slow")
     cli("sources", "set", "shop", "burst=3")

@@ -4,10 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Schedule
-from tests.driving.commands import Cli
-from tests.driving.making import make, value, values
+from tests.driving.making import Queue
 
 BATCH = UUID("01a1dd38-0000-7000-8000-000000000007")
 SET = ("schedules", "set", "report", "--every", "5m")
@@ -28,29 +27,27 @@ DONE: list[tuple[tuple[str, ...], dict[str, object]]] = [
 
 
 @pytest.fixture
-def things(connection: db.Connection) -> None:
+def things(queue: Queue) -> None:
     """A queue that is paused, a source, a schedule and a batch."""
-    make(connection, source="shop")
-    db.run(connection, store.pause_queue("paused"))
+    queue.make(source="shop")
+    queue.run(store.pause_queue("paused"))
     declared = Schedule(name="report", task="work", args=b"{}", cron="0 9 * * *", timezone="UTC")
-    db.run(connection, store.declare_schedules([declared], "shop:app"))
-    db.run(connection, store.set_schedule("report", {"jitter_s": 5.0}))
-    db.run(connection, store.open_batch(BATCH, "import"))
+    queue.run(store.declare_schedules([declared], "shop:app"))
+    queue.run(store.set_schedule("report", {"jitter_s": 5.0}))
+    queue.run(store.open_batch(BATCH, "import"))
 
 
 @pytest.mark.usefixtures("things")
 @pytest.mark.parametrize(("words", "what"), DONE, ids=[" ".join(words[:2]) for words, _ in DONE])
-def test_an_action_is_in_the_audit(
-    cli: Cli, connection: db.Connection, words: tuple[str, ...], what: dict[str, object]
-) -> None:
+def test_an_action_is_in_the_audit(cli, queue, words, what):
     assert cli(*words).code == 0
-    (row,) = db.run(connection, store.list_audit())
+    (row,) = queue.run(store.list_audit())
     assert row["action"] == f"{words[1]} {words[0].removesuffix('es' if words[0] == 'batches' else 's')}"
-    assert value(connection, "select what from outlive.audit") == what
+    assert queue.value("select what from outlive.audit") == what
 
 
 @pytest.mark.usefixtures("things")
-def test_what_can_not_be_written_to_the_audit_is_not_done(cli: Cli, connection: db.Connection) -> None:
-    connection.execute("alter table outlive.audit add check (action <> 'pause queue')")
+def test_what_can_not_be_written_to_the_audit_is_not_done(cli, queue):
+    queue.execute("alter table outlive.audit add check (action <> 'pause queue')")
     assert cli("queues", "pause", "slow").code != 0
-    assert values(connection, "select name from outlive.queues where paused_at is not null") == ["paused"]
+    assert queue.values("select name from outlive.queues where paused_at is not null") == ["paused"]

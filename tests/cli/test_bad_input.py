@@ -5,11 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import db
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import make, make_finished, make_many, value
 
 VERBS = ("show", "retry", "cancel", "release", "prune")
 BATCH_VERBS = (("batches", "show"), ("batches", "close"), ("batches", "cancel"))
@@ -42,7 +40,7 @@ def refused(cli: Cli, *words: str, code: int, says: str) -> None:
 
 
 @pytest.mark.parametrize("words", [*((verb,) for verb in VERBS), *BATCH_VERBS], ids=" ".join)
-def test_an_id_that_is_unknown_malformed_or_ambiguous(cli: Cli, words: tuple[str, ...]) -> None:
+def test_an_id_that_is_unknown_malformed_or_ambiguous(cli, words):
     thing = "batch" if words[0] == "batches" else "job"
     missing = "is unknown" if words[0] in VERBS[1:] else f"there is no {thing}"
     refused(cli, *words, str(uuid4()), code=1, says=missing)
@@ -52,8 +50,8 @@ def test_an_id_that_is_unknown_malformed_or_ambiguous(cli: Cli, words: tuple[str
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_digits_that_several_jobs_begin_with(cli: Cli, connection: db.Connection, verb: str) -> None:
-    first, *_ = make_many(connection, 5)
+def test_digits_that_several_jobs_begin_with(cli, queue, verb):
+    first, *_ = queue.make_many(5)
     refused(cli, verb, str(first)[:4], code=2, says=f"several jobs begin with {str(first)[:4]}: ")
     refused(cli, verb, str(first)[:4], code=2, says="; give more digits")
 
@@ -66,16 +64,16 @@ def test_digits_that_several_jobs_begin_with(cli: Cli, connection: db.Connection
         ("prune", "only finished and quarantined jobs can be pruned"),
     ],
 )
-def test_a_job_in_the_wrong_state(cli: Cli, connection: db.Connection, verb: str, says: str) -> None:
-    refused(cli, verb, str(make(connection)), code=1, says=says)
+def test_a_job_in_the_wrong_state(cli, queue, verb, says):
+    refused(cli, verb, str(queue.make()), code=1, says=says)
 
 
-def test_a_job_that_has_ended_can_not_be_cancelled(cli: Cli, connection: db.Connection) -> None:
-    refused(cli, "cancel", str(make_finished(connection)), code=1, says="it has ended already")
+def test_a_job_that_has_ended_can_not_be_cancelled(cli, queue):
+    refused(cli, "cancel", str(queue.make_finished()), code=1, says="it has ended already")
 
 
 @pytest.mark.parametrize("words", NAMED, ids=" ".join)
-def test_a_name_that_does_not_exist(cli: Cli, words: tuple[str, ...]) -> None:
+def test_a_name_that_does_not_exist(cli, words):
     code = 1 if words[0] in ("queues", "drain") else 2
     refused(cli, *words, "nothing-here", code=code, says="nothing-here")
 
@@ -98,7 +96,7 @@ def test_a_name_that_does_not_exist(cli: Cli, words: tuple[str, ...]) -> None:
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_a_database_that_can_not_be_reached(words: tuple[str, ...]) -> None:
+def test_a_database_that_can_not_be_reached(words):
     refused(Cli(NOWHERE), *words, code=4, says="the database can't be reached")
 
 
@@ -117,12 +115,12 @@ def test_a_database_that_can_not_be_reached(words: tuple[str, ...]) -> None:
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, tuple) else "",
 )
-def test_options_that_make_no_sense(cli: Cli, words: tuple[str, ...], says: str) -> None:
+def test_options_that_make_no_sense(cli, words, says):
     refused(cli, *words, code=2, says=says)
 
 
-def test_nothing_is_changed_by_any_of_this(cli: Cli, connection: db.Connection) -> None:
-    failed = make_finished(connection, Outcome.FAILED)
+def test_nothing_is_changed_by_any_of_this(cli, queue):
+    failed = queue.make_finished(Outcome.FAILED)
     refused(cli, "retry", "--all", code=2, says="this is not a terminal, so nothing was changed; give --yes")
     assert cli("show", str(failed), "--json").json["state"] == "failed"
-    assert value(connection, "select count(*) from outlive.audit") == 0
+    assert queue.value("select count(*) from outlive.audit") == 0

@@ -43,7 +43,7 @@ def processes_in(home: Path) -> list[str]:
     return found
 
 
-def test_the_demo_is_right_shows_a_dashboard_and_leaves_nothing_behind() -> None:
+def test_the_demo_is_right_shows_a_dashboard_and_leaves_nothing_behind():
     demo = Cli(None).process("demo", "--quick", "--json", "--keep")
     home = home_of(demo)
     assert demo.stderr is not None
@@ -73,7 +73,7 @@ def test_the_demo_is_right_shows_a_dashboard_and_leaves_nothing_behind() -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_stopped_leaves_nothing_behind(number: signal.Signals) -> None:
+def test_a_demo_that_is_stopped_leaves_nothing_behind(number):
     demo = Cli(None).process("demo", "--quick", PYTHONUNBUFFERED="1")
     assert demo.stdout is not None
     assert next(line for line in demo.stdout if "coins come in" in line)

@@ -11,27 +11,25 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import outlive
-from outlive import db
 from tests.driving.commands import PASSWORD, Cli, ended
-from tests.driving.making import make, make_many
 from tests.waiting import eventually
 
 COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo"
 
 
-def test_the_help_names_every_command() -> None:
+def test_the_help_names_every_command():
     ran = Cli(None)("--help")
     assert ran.code == 0
     assert [word for word in COMMANDS.split() if word not in ran.out] == []
 
 
-def test_the_version_is_printed() -> None:
+def test_the_version_is_printed():
     assert Cli(None)("--version").out == f"outlive {outlive.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("migrate",), ("doctor",), ("prune",)])
 @pytest.mark.parametrize("more", ["", f"?sslmode={PASSWORD}"])
-def test_a_database_that_is_not_there_is_exit_code_4(words: tuple[str, ...], more: str) -> None:
+def test_a_database_that_is_not_there_is_exit_code_4(words, more):
     ran = Cli(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db{more}")(*words)
     assert ran.code == 4
     assert ran.err.startswith("outlive: the database can't be reached: ")
@@ -43,28 +41,28 @@ def test_a_database_that_is_not_there_is_exit_code_4(words: tuple[str, ...], mor
     "url", ["postgresql//me:{}@host/db", "host=h password='{}", "postgresql://me:p@{}@127.0.0.1:1/db"]
 )
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_malformed_url_is_wrong_use_and_its_password_stays_secret(url: str, debug: tuple[str, ...]) -> None:
+def test_a_malformed_url_is_wrong_use_and_its_password_stays_secret(url, debug):
     ran = Cli(url.format(PASSWORD))("jobs", *debug)
     assert ran.code == 2
     assert "outlive: database_url" in ran.err
     assert PASSWORD not in ran.err + ran.out
 
 
-def test_an_unknown_setting_is_wrong_use(cli: Cli, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_wrong_use(cli, tmp_path):
     (tmp_path / "mine.toml").write_text("lese_s = 5\n")
     ran = cli("jobs", "--config", tmp_path / "mine.toml")
     assert ran.code == 2
     assert "did you mean lease_s?" in ran.err
 
 
-def test_a_missing_privilege_is_an_error_of_one_line(cli: Cli, database_url: str) -> None:
+def test_a_missing_privilege_is_an_error_of_one_line(cli, database_url):
     limited = make_conninfo(database_url, options="-c role=outlive_job")
     ran = Cli(limited)("jobs")
     assert ran.code == 1
     assert ran.err.startswith("outlive: the database refused: permission denied")
 
 
-def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise KeyError("oops")
 
@@ -75,8 +73,8 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli: Cli, m
     assert "Traceback" in cli("jobs", "--debug").err
 
 
-def test_a_pipe_that_closes_is_no_error(cli: Cli, connection: db.Connection) -> None:
-    make_many(connection, 1500)
+def test_a_pipe_that_closes_is_no_error(cli, queue):
+    queue.make_many(1500)
     process = cli.process("jobs", "--limit", 10000, COLUMNS="160")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("job ")
@@ -87,8 +85,8 @@ def test_a_pipe_that_closes_is_no_error(cli: Cli, connection: db.Connection) -> 
     process.stderr.close()
 
 
-def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli: Cli, connection: db.Connection) -> None:
-    make(connection)
+def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli, queue):
+    queue.make()
     process = cli.process("jobs", "--watch", "--json")
     assert process.stdout is not None
     assert process.stdout.readline().startswith('[{"id":')
@@ -98,7 +96,7 @@ def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli: Cli, connection: db
     assert process.returncode == 0
 
 
-def test_without_a_url_the_embedded_server_is_used_and_made_ready() -> None:
+def test_without_a_url_the_embedded_server_is_used_and_made_ready():
     home = Path(tempfile.mkdtemp(prefix="outlive-cli-", dir="/var/tmp"))
     home.chmod(0o755)
     try:
@@ -111,6 +109,6 @@ def test_without_a_url_the_embedded_server_is_used_and_made_ready() -> None:
         shutil.rmtree(home)
 
 
-def test_using_the_library_loads_nothing_of_the_command_line() -> None:
+def test_using_the_library_loads_nothing_of_the_command_line():
     script = "import outlive, sys; outlive.App; sys.exit(bool({'typer', 'rich', 'outlive.cli'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -47,7 +47,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_task_is_enqueued_with_its_options(cli: Cli) -> None:
+def test_a_task_is_enqueued_with_its_options(cli):
     words = ("--queue", "fast", "--source", "example.org", "--priority", 1, "--delay", "5m", "--dedupe-key", "k")
     made = cli("enqueue", "shop_tasks:app", "shop_tasks.fetch", '{"url": "https://x"}', *words, "--json").json
     assert made["enqueued"] is True
@@ -59,7 +59,7 @@ def test_a_task_is_enqueued_with_its_options(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_job_is_enqueued_after_others(cli: Cli) -> None:
+def test_a_job_is_enqueued_after_others(cli):
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--json")
     first, second = (cli(*words).json["id"] for _ in range(2))
     job = cli(*words, "--after", first, "--after", second, "--on-failure", "cancel").json["id"]
@@ -72,14 +72,14 @@ def test_a_job_is_enqueued_after_others(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_job_is_enqueued_with_a_concurrency_key(cli: Cli) -> None:
+def test_a_job_is_enqueued_with_a_concurrency_key(cli):
     words = ("--concurrency-key", "customer-7", "--concurrency", 2)
     made = cli("enqueue", "shop_tasks:app", "fetch", '{"url": "https://x"}', *words, "--json").json
     assert "waits for a slot of the key customer-7 (0 of 2 taken)" in cli("show", made["id"]).out
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None:
+def test_a_functions_name_is_enough_and_an_array_is_positional(cli):
     ran = cli("enqueue", "shop_tasks", "fetch", '["https://x", 3]')
     id, _, rest = ran.out.partition(" ")
     assert rest == "is enqueued\n"
@@ -87,13 +87,13 @@ def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None
 
 
 @pytest.mark.usefixtures("shop")
-def test_arguments_are_read_as_the_task_is_annotated(cli: Cli) -> None:
+def test_arguments_are_read_as_the_task_is_annotated(cli):
     made = cli("enqueue", "shop_tasks", "pay", '{"due": "2030-01-31", "amount": 1.10}', "--json").json
     assert cli("show", made["id"], "--json").json["args"] == {"amount": "1.10", "due": "2030-01-31"}
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli) -> None:
+def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli):
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
     first = cli(*words, "--json").json["id"]
     assert cli(*words).out == f"{first} already has this dedupe key: nothing was enqueued\n"
@@ -140,9 +140,7 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli) -> None:
         (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it must be skip, raise or replace"),
     ],
 )
-def test_a_wrong_command_gets_an_error_of_one_line_and_enqueues_nothing(
-    cli: Cli, shop: Path, words: tuple[str, ...], code: int, said: str
-) -> None:
+def test_a_wrong_command_gets_an_error_of_one_line_and_enqueues_nothing(cli, shop, words, code, said):
     ran = cli("enqueue", *words)
     assert ran.code == code, ran
     assert said.format(here=shop) in ran.err
@@ -151,14 +149,14 @@ def test_a_wrong_command_gets_an_error_of_one_line_and_enqueues_nothing(
     assert cli("jobs", "--json").json == []
 
 
-def test_a_real_process_finds_the_app_in_its_current_directory(cli: Cli, shop: Path) -> None:
+def test_a_real_process_finds_the_app_in_its_current_directory(cli, shop):
     ran = ended(cli.process("enqueue", "shop_tasks:app", "parse", '["x"]', "--json", PYTHONSAFEPATH="1"))
     assert ran.json["task"] == "shop_tasks.parse"
     assert os.getcwd() == str(shop)
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_role_that_may_not_enqueue_is_told_so(database_url: str) -> None:
+def test_a_role_that_may_not_enqueue_is_told_so(database_url):
     limited = Cli(make_conninfo(database_url, options="-c role=outlive_viewer"))
     ran = limited("enqueue", "shop_tasks:app", "fetch", '["x"]')
     assert ran.code == 1
@@ -166,7 +164,7 @@ def test_a_role_that_may_not_enqueue_is_told_so(database_url: str) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_an_app_that_names_its_database_is_enqueued_there(cli: Cli, database_url: str) -> None:
+def test_an_app_that_names_its_database_is_enqueued_there(cli, database_url):
     Path("shop_named.py").write_text(APP.replace("App()", f"App({database_url!r})"))
     made = Cli(None)("enqueue", "shop_named:app", "fetch", '["x"]', "--json").json
     assert [row["id"] for row in cli("jobs", "--json").json] == [made["id"]]

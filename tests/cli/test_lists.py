@@ -6,27 +6,13 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.errors import GONE
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
 from outlive.wording import innermost
-from tests.driving.commands import Cli
-from tests.driving.making import (
-    KILLED,
-    WORKER,
-    claim_job,
-    end,
-    links,
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    register_worker,
-    run_job,
-    state_of,
-)
+from tests.driving.making import KILLED, WORKER, links
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
@@ -39,9 +25,9 @@ ATTEMPT_KEYS = (
 HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"
 
 
-def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, connection: db.Connection) -> None:
-    first, second = make_finished(connection, Outcome.FAILED), make(connection)
-    other = make(connection, "shop.parse", queue="slow")
+def test_jobs_are_listed_newest_first_and_by_filter(cli, queue):
+    first, second = queue.make_finished(Outcome.FAILED), queue.make()
+    other = queue.make("shop.parse", queue="slow")
     assert [row["id"] for row in cli("jobs", "--json").json] == [str(other), str(second), str(first)]
     assert [row["id"] for row in cli("jobs", "--json", "--limit", 1).json] == [str(other)]
     assert [row["id"] for row in cli("jobs", "--json", "--state", "failed").json] == [str(first)]
@@ -51,41 +37,41 @@ def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, connection: db.Con
     assert "ValueError: no" in table
     assert "shop.parse in slow" in table
     assert table.index(str(other)) < table.index(str(first))
-    info = connection.info
+    info = queue.info
     nothing = f"no job matches in {info.dbname} on {info.host}, port {info.port}\n"
     assert cli("jobs", "--state", "blocked").out == nothing
 
 
-def test_a_task_that_no_job_has_is_corrected(cli: Cli, connection: db.Connection) -> None:
-    make_finished(connection, task="shop.flaky")
+def test_a_task_that_no_job_has_is_corrected(cli, queue):
+    queue.make_finished(task="shop.flaky")
     for wrong in ("flaky", "shop.flakey"):
         assert cli("jobs", "--task", wrong).out.endswith("; did you mean --task shop.flaky?\n")
     assert "mean" not in cli("jobs", "--task", "shop.flaky", "--state", "failed").out
 
 
-def test_a_search_finds_arguments_whatever_their_blanks(cli: Cli, connection: db.Connection) -> None:
-    jobs = {str(make(connection, args=args)) for args in (b'{"n":5,"m":1}', b'{"n": 5, "m": 1}')}
+def test_a_search_finds_arguments_whatever_their_blanks(cli, queue):
+    jobs = {str(queue.make(args=args)) for args in (b'{"n":5,"m":1}', b'{"n": 5, "m": 1}')}
     for text in ('"n": 5', '"n":5', '"n":5, "m"'):
         assert {row["id"] for row in cli("jobs", "--text", text, "--json").json} == jobs
 
 
-def test_times_in_json_have_a_zone(cli: Cli, connection: db.Connection) -> None:
-    make_finished(connection, Outcome.FAILED)
+def test_times_in_json_have_a_zone(cli, queue):
+    queue.make_finished(Outcome.FAILED)
     [row] = cli("jobs", "--json").json
     assert datetime.fromisoformat(row["created_at"]).tzinfo is not None
     assert datetime.fromisoformat(row["completed_at"]).tzinfo is not None
 
 
-def test_an_unknown_state_is_wrong_use(cli: Cli) -> None:
+def test_an_unknown_state_is_wrong_use(cli):
     ran = cli("jobs", "--state", "sleeping")
     assert ran.code == 2
     assert "quarantined" in ran.err
 
 
-def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    job = make(connection, args=b'{"url": "https://x"}')
-    run_job(connection, job, Outcome.FAILED)
+def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli, queue):
+    queue.register_worker()
+    job = queue.make(args=b'{"url": "https://x"}')
+    queue.run_job(job, Outcome.FAILED)
     shown = cli("show", job, "--json").json
     assert list(shown) == SHOW_KEYS.split()
     assert [list(attempt) for attempt in shown["attempts"]] == [ATTEMPT_KEYS.split()]
@@ -98,10 +84,10 @@ def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, connect
     assert shown["result"] is None
 
 
-def test_show_gives_the_result_and_the_progress(cli: Cli, connection: db.Connection) -> None:
-    job = make(connection)
-    connection.execute("insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job])
-    run_job(connection, job, result=b'{"n": 12345678901234567890}')
+def test_show_gives_the_result_and_the_progress(cli, queue):
+    job = queue.make()
+    queue.execute("insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job])
+    queue.run_job(job, result=b'{"n": 12345678901234567890}')
     shown = cli("show", job, "--json").json
     assert shown["result"] == {"n": 12345678901234567890}
     assert (shown["progress"]["current"], shown["progress"]["message"]) == (3, "page 3")
@@ -110,11 +96,11 @@ def test_show_gives_the_result_and_the_progress(cli: Cli, connection: db.Connect
     assert "12345678901234567890" in text
 
 
-def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli: Cli, connection: db.Connection) -> None:
-    failed = make_finished(connection, Outcome.FAILED)
-    needed = [*make_many(connection, 6), failed]
-    job = make(connection, links=msgspec.json.encode({"after": needed}))
-    last = make(connection, links=msgspec.json.encode({"after": [job]}))
+def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli, queue):
+    failed = queue.make_finished(Outcome.FAILED)
+    needed = [*queue.make_many(6), failed]
+    job = queue.make(links=msgspec.json.encode({"after": needed}))
+    last = queue.make(links=msgspec.json.encode({"after": [job]}))
     text = cli("show", job).out
     first = ", ".join([f"{failed} (failed)", *(f"{one} (pending)" for one in sorted(needed[:4]))])
     assert f"waits for  7 jobs: {first}, …" in " ".join(text.split("\n"))
@@ -127,15 +113,15 @@ def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli: Cli, co
     assert [row["id"] for row in cli("jobs", "--state", "blocked", "--json").json] == [str(last), str(job)]
 
 
-def test_show_says_that_a_job_waits_for_a_slot_of_its_key(cli: Cli, connection: db.Connection) -> None:
-    first, _, last = (make(connection, links=links("customer-7", 2)) for _ in range(3))
+def test_show_says_that_a_job_waits_for_a_slot_of_its_key(cli, queue):
+    first, _, last = (queue.make(links=links("customer-7", 2)) for _ in range(3))
     assert "waits for a slot of the key customer-7 (2 of 2 taken)" in cli("show", last).out
     assert "customer-7, at most 2 at a time" in cli("show", first).out
 
 
-def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    text = cli("show", make_quarantined(connection, crashes=3)).out
+def test_show_tells_a_killers_whole_life_with_the_evidence(cli, queue):
+    queue.register_worker()
+    text = cli("show", queue.make_quarantined(crashes=3)).out
     assert [f"attempt {n}" in text for n in (1, 2, 3, 4)] == [True, True, True, False]
     for evidence in (
         "SIGSEGV",
@@ -149,30 +135,30 @@ def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection:
     assert "on crawler-1" in text
 
 
-def test_show_names_the_worker_that_runs_the_job(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    job = make(connection)
+def test_show_names_the_worker_that_runs_the_job(cli, queue):
+    queue.register_worker()
+    job = queue.make()
     assert "no attempt yet" in cli("show", job).out
-    claim_job(connection, job)
+    queue.claim_job(job)
     assert "running" in (text := cli("show", job).out)
     assert "on crawler-1" in text
 
 
-def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
+def test_show_of_an_unknown_job_fails_in_one_line(cli):
     ran = cli("show", job := uuid4())
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"outlive: there is no job {job}: {GONE}\n"
     assert cli("show", "xyz").code == 2
 
 
-def test_killers_come_with_their_evidence(cli: Cli, connection: db.Connection) -> None:
+def test_killers_come_with_their_evidence(cli, queue):
     assert cli("killers").out == "no job is in quarantine\n"
-    job = make_quarantined(connection, crashes=3, task="shop.parse")
+    job = queue.make_quarantined(crashes=3, task="shop.parse")
     table = cli("killers").out
     for evidence in (str(job), "shop.parse", "SIGSEGV", "peak 512 MB", "in read_xref"):
         assert evidence in table
-    leak = make(connection, "shop.leak", options={"max_crashes": 1})
-    run_job(connection, leak, Outcome.OUT_OF_MEMORY, signal="SIGKILL", killed=True)
+    leak = queue.make("shop.leak", options={"max_crashes": 1})
+    queue.run_job(leak, Outcome.OUT_OF_MEMORY, signal="SIGKILL", killed=True)
     shown = cli("killers").out.partition(str(leak))[2].splitlines()
     assert shown[1:3] == ["  killed its process once (max_crashes = 1)", "  out of memory, SIGKILL"]
     [row] = [row for row in cli("killers", "--json").json if row["task"] == "shop.parse"]
@@ -200,40 +186,40 @@ ValueError: no
 
 
 @pytest.mark.parametrize(("stack", "shown"), [(FATAL, "line 9 in string_at"), (RAISED, "line 7, in parse")])
-def test_of_a_stack_the_innermost_frames_are_shown(stack: str, shown: str) -> None:
+def test_of_a_stack_the_innermost_frames_are_shown(stack, shown):
     frames = innermost(stack, 2)
     assert shown in frames
     assert "runpy" not in frames
     assert "pool" not in frames
 
 
-def test_progress_of_an_earlier_attempt_does_not_look_current(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    job = make(connection)
-    claimed = claim_job(connection, job)
-    db.run(connection, store.write_progress(WORKER, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
+def test_progress_of_an_earlier_attempt_does_not_look_current(cli, queue):
+    queue.register_worker()
+    job = queue.make()
+    claimed = queue.claim_job(job)
+    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
     assert ", in attempt" not in cli("show", job).out
-    end(connection, Ended(claimed.token, Outcome.CRASHED, after_s=0.0))
+    queue.end(Ended(claimed.token, Outcome.CRASHED, after_s=0.0))
     assert "4 of 5 almost" in cli("show", job).out
     assert ", in attempt 1" in cli("show", job).out
 
 
-def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    claim_job(connection, make(connection))
+def test_a_job_whose_lease_has_ended_is_stuck(cli, queue):
+    queue.register_worker()
+    queue.claim_job(queue.make())
     assert cli("stuck").out == "no job is stuck\n"
-    job = make(connection, "shop.parse")
-    claim_job(connection, job, lease_s=0)
+    job = queue.make("shop.parse")
+    queue.claim_job(job, lease_s=0)
     [row] = cli("stuck", "--json").json
     assert (row["id"], row["locked_by"], row["state"]) == (str(job), "crawler-1", "running")
     assert str(job) in cli("stuck").out
 
 
-def test_stats_count_by_state_queue_and_task(cli: Cli, connection: db.Connection) -> None:
+def test_stats_count_by_state_queue_and_task(cli, queue):
     assert cli("stats").out == "there are no jobs\n"
-    make_finished(connection)
-    make_many(connection, 2)
-    make(connection, "shop.parse", queue="slow")
+    queue.make_finished()
+    queue.make_many(2)
+    queue.make("shop.parse", queue="slow")
     stats = cli("stats", "--json").json
     assert stats["jobs"] == 4
     assert stats["by_state"]["pending"] == 3
@@ -245,10 +231,10 @@ def test_stats_count_by_state_queue_and_task(cli: Cli, connection: db.Connection
     assert "4 jobs" in cli("stats").out
 
 
-def test_stats_count_the_waiting_jobs_of_each_lane(cli: Cli, connection: db.Connection) -> None:
+def test_stats_count_the_waiting_jobs_of_each_lane(cli, queue):
     assert cli("stats", "--lanes").out == "no job waits\n"
-    make_many(connection, 2)
-    make(connection, "shop.parse", queue="slow", source="shop", priority=3, delay_s=60)
+    queue.make_many(2)
+    queue.make("shop.parse", queue="slow", source="shop", priority=3, delay_s=60)
     lanes = cli("stats", "--lanes", "--json").json
     assert [(row["queue"], row["source"], row["task"], row["priority"]) for row in lanes] == [
         ("default", "", "work", 5),
@@ -262,8 +248,8 @@ def test_stats_count_the_waiting_jobs_of_each_lane(cli: Cli, connection: db.Conn
     assert "shop.parse" not in cli("stats", "--lanes", "--limit", "1").out
 
 
-def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connection) -> None:
-    make(connection, queue="slow")
+def test_queues_can_be_listed_paused_and_resumed(cli, queue):
+    queue.make(queue="slow")
     assert cli("queues", "pause", "slow").err == ""
     [row] = cli("queues", "--json").json
     assert (row["name"], row["paused"], row["waiting"]) == ("slow", True, 1)
@@ -275,21 +261,21 @@ def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connec
     assert again.err == "outlive: queue slow was not paused; the paused queues: none\n"
 
 
-def test_pausing_an_unused_queue_names_the_others(cli: Cli, connection: db.Connection) -> None:
-    make(connection, queue="slow")
+def test_pausing_an_unused_queue_names_the_others(cli, queue):
+    queue.make(queue="slow")
     ran = cli("queues", "pause", "slwo")
     assert (ran.code, "queue slwo is paused" in ran.out) == (0, True)
     assert "check the name; there are slow" in ran.err
 
 
-def test_a_delayed_job_does_not_look_ready(cli: Cli, connection: db.Connection) -> None:
-    make(connection, delay_s=7300.0)
+def test_a_delayed_job_does_not_look_ready(cli, queue):
+    queue.make(delay_s=7300.0)
     assert "pending in 2 h" in cli("jobs").out
-    make(connection, "soon")
+    queue.make("soon")
     assert "pending in" not in cli("jobs", "--task", "soon").out
 
 
-def test_what_can_not_be_a_queue_is_not_paused(cli: Cli) -> None:
+def test_what_can_not_be_a_queue_is_not_paused(cli):
     for name in ("", "slow\n", "x" * 201):
         told = cli("queues", "pause", name)
         assert (told.code, "it must be 1 to 200 bytes of printable" in told.err) == (2, True), told.err
@@ -310,9 +296,9 @@ Thread 0x3 (most recent call first):
 """
 
 
-def test_a_stack_begins_with_the_frames_of_the_users_code(cli: Cli, connection: db.Connection) -> None:
-    job = make(connection, options={"max_crashes": 1})
-    run_job(connection, job, Outcome.CRASHED, **KILLED | {"stack": DUMP})
+def test_a_stack_begins_with_the_frames_of_the_users_code(cli, queue):
+    job = queue.make(options={"max_crashes": 1})
+    queue.run_job(job, Outcome.CRASHED, **KILLED | {"stack": DUMP})
     told = '    File "/home/me/shop.py", line 7 in parse\n      … and 2 more frames, of libraries and of outlive '
     assert told in cli("show", job).out
     assert "shop.py" in (shown := cli("killers").out)
@@ -321,17 +307,17 @@ def test_a_stack_begins_with_the_frames_of_the_users_code(cli: Cli, connection: 
     assert all(name in full for name in ("ctypes", "serving", "pool", "other"))
 
 
-def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> None:
+def test_options_before_a_queues_command_are_not_silently_ignored(cli):
     ran = cli("queues", "--database-url", "postgresql:///other", "pause", "slow")
     assert ran.code == 2
     assert ran.err == "outlive: put the options after pause, not before it\n"
 
 
-def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, connection: db.Connection) -> None:
-    job = make(connection, args=b'{"a": "[bold]x[/bold]\\u001b[2J"}', queue="[blink]q")
+def test_hostile_text_reaches_the_terminal_as_text(cli, queue):
+    job = queue.make(args=b'{"a": "[bold]x[/bold]\\u001b[2J"}', queue="[blink]q")
     evidence = {"error": HOSTILE, "output": HOSTILE, "stack": HOSTILE, "signal": "[u]SIG"}
-    while state_of(connection, job) != "quarantined":
-        run_job(connection, job, Outcome.CRASHED, after_s=0.0, **evidence)
+    while queue.state_of(job) != "quarantined":
+        queue.run_job(job, Outcome.CRASHED, after_s=0.0, **evidence)
     for words in (("jobs",), ("show", job), ("killers",), ("queues",), ("stats",)):
         ran = cli(*words)
         assert ran.code == 0

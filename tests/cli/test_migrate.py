@@ -9,7 +9,7 @@ from outlive import migrate
 from tests.driving.commands import Cli
 
 
-def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_database_url: str) -> None:
+def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_database_url):
     cli = Cli(empty_database_url)
     before = cli("migrate", "--check")
     assert before.code == 5
@@ -21,7 +21,7 @@ def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_d
     assert cli("migrate", "--roles").out.endswith("the roles exist\n")
 
 
-def test_the_printed_script_makes_the_schema(empty_database_url: str) -> None:
+def test_the_printed_script_makes_the_schema(empty_database_url):
     script = Cli(None)("migrate", "--sql", "--roles").out
     with psycopg.connect(empty_database_url) as connection:
         connection.execute(script.encode())
@@ -31,12 +31,12 @@ def test_the_printed_script_makes_the_schema(empty_database_url: str) -> None:
 @pytest.mark.parametrize(
     "words", [("jobs",), ("show", "01a1dd4a-5690-7153-9dec-d38bcb1117af"), ("retry", "--all"), ("stats",)]
 )
-def test_no_command_works_on_another_schema(empty_database_url: str, words: tuple[str, ...]) -> None:
+def test_no_command_works_on_another_schema(empty_database_url, words):
     ran = Cli(empty_database_url)(*words)
     assert ran.code == 5
     assert "outlive migrate" in ran.err
     assert ran.err.count("\n") == 1
 
 
-def test_check_goes_with_nothing_else(cli: Cli) -> None:
+def test_check_goes_with_nothing_else(cli):
     assert cli("migrate", "--check", "--roles").code == 2

@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import MemoryCourse, new_job_id
 from outlive.states import Outcome
 from outlive.wording import short_id
 from tests.driving.commands import Cli
-from tests.driving.making import claim_job, make, make_finished, make_many, make_quarantined, register_worker, run_job
 
 WIDTH = 80
 
@@ -24,18 +23,16 @@ def lines_of(cli: Cli, *words: str) -> list[str]:
     return lines
 
 
-def test_stats_of_all_states_have_whole_names_and_count_what_is_left_out(
-    narrow: Cli, connection: db.Connection
-) -> None:
+def test_stats_of_all_states_have_whole_names_and_count_what_is_left_out(narrow, queue):
     task = "shop.refresh"
     for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED):
-        make_finished(connection, outcome, task=task)
-    make_quarantined(connection, task=task)
-    run_job(connection, make(connection, task), Outcome.FAILED)
-    claim_job(connection, make(connection, task))
-    needed = make(connection, task)
-    make(connection, task, links=msgspec.json.encode({"after": [needed]}))
-    make_many(connection, 20, task=task, queue="nightly")
+        queue.make_finished(outcome, task=task)
+    queue.make_quarantined(task=task)
+    queue.run_job(queue.make(task), Outcome.FAILED)
+    queue.claim_job(queue.make(task))
+    needed = queue.make(task)
+    queue.make(task, links=msgspec.json.encode({"after": [needed]}))
+    queue.make_many(20, task=task, queue="nightly")
     text = "\n".join(lines_of(narrow, "stats"))
     assert text.count(task) == 2
     assert "nightly" in text
@@ -44,10 +41,10 @@ def test_stats_of_all_states_have_whole_names_and_count_what_is_left_out(
     assert "no room for columns of 1 " in text
 
 
-def test_schedules_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
+def test_schedules_have_whole_names(narrow, queue):
     name, task = "refresh-exchange-rates", "shop.rates.refresh_rates"
     made = {"task": task, "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin"}
-    db.run(connection, store.add_schedule(name, made))
+    queue.run(store.add_schedule(name, made))
     _, line, below = lines_of(narrow, "schedules")
     assert line.startswith(f"{name}  ")
     assert "0 6 * * MON-FRI Europe/Berlin" in line
@@ -55,43 +52,43 @@ def test_schedules_have_whole_names(narrow: Cli, connection: db.Connection) -> N
     assert below.rstrip() == task
 
 
-def test_batches_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
-    batch = db.run(connection, store.open_batch(new_job_id(), "daily-import"))
-    make_many(connection, 1000, links=msgspec.json.encode({"batch": batch}))
+def test_batches_have_whole_names(narrow, queue):
+    batch = queue.run(store.open_batch(new_job_id(), "daily-import"))
+    queue.make_many(1000, links=msgspec.json.encode({"batch": batch}))
     (line,) = [line for line in lines_of(narrow, "batches") if str(batch) in line]
     assert "daily-import" in line
     assert "open" in line
     assert "0 %" in line
 
 
-def test_jobs_that_failed_have_the_beginning_of_their_error(narrow: Cli, connection: db.Connection) -> None:
-    job = make(connection, "shop.charge")
-    run_job(connection, job, Outcome.FAILED, error="ValueError: the card of order 63 was declined", final=True)
+def test_jobs_that_failed_have_the_beginning_of_their_error(narrow, queue):
+    job = queue.make("shop.charge")
+    queue.run_job(job, Outcome.FAILED, error="ValueError: the card of order 63 was declined", final=True)
     _, line, below = lines_of(narrow, "jobs", "--state", "failed")
     assert line.split()[:2] == [short_id(job), "shop.charge"]
     assert below.strip() == "ValueError: the card of order 63 wa…"
     assert str(job) in narrow("show", short_id(job)).out
 
 
-def test_why_a_worker_starts_no_job_has_the_whole_width(narrow: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
+def test_why_a_worker_starts_no_job_has_the_whole_width(narrow, queue):
+    queue.register_worker()
     trouble = "shop.tasks can't be imported (ModuleNotFoundError)"
-    connection.execute("update outlive.workers set trouble = %s", [trouble])
+    queue.execute("update outlive.workers set trouble = %s", [trouble])
     assert f"crawler-1 starts no job: {trouble}" in [line.rstrip() for line in lines_of(narrow, "workers")]
 
 
-def test_the_evidence_of_a_killer_has_the_whole_width(narrow: Cli, connection: db.Connection) -> None:
+def test_the_evidence_of_a_killer_has_the_whole_width(narrow, queue):
     frame = 'File "/srv/shop/documents/reading/parse_pdf.py", line 7 in read_cross_references'
     stack = f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  {frame}"
-    run_job(connection, make(connection, options={"max_crashes": 1}), Outcome.CRASHED, stack=stack, killed=True)
+    queue.run_job(queue.make(options={"max_crashes": 1}), Outcome.CRASHED, stack=stack, killed=True)
     shown = " ".join(line.strip() for line in lines_of(narrow, "killers"))
     assert frame in shown
 
 
-def test_the_memory_of_an_attempt_is_one_line(narrow: Cli, connection: db.Connection) -> None:
+def test_the_memory_of_an_attempt_is_one_line(narrow, queue):
     course = MemoryCourse(512_000_000, [n / 3 for n in range(60)], [n * 5_000_000 for n in range(60)])
-    job = make(connection)
-    run_job(connection, job, Outcome.CRASHED, memory=msgspec.json.encode(course))
+    job = queue.make()
+    queue.run_job(job, Outcome.CRASHED, memory=msgspec.json.encode(course))
     (line,) = [line for line in lines_of(narrow, "show", str(job)) if "memory" in line]
     assert line.startswith("  memory ▁")
     assert line.rstrip().endswith("295 MB in 19.7 s, limit 512 MB")

@@ -5,45 +5,31 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import db
 from outlive.states import Outcome, State, legal
-from tests.driving.commands import Cli
-from tests.driving.making import (
-    claim_job,
-    let_time_pass,
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    register_task,
-    run_job,
-    set_now,
-    state_of,
-)
 
 
-def test_retry_gives_a_failed_job_another_life(cli: Cli, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED)
+def test_retry_gives_a_failed_job_another_life(cli, queue):
+    job = queue.make_finished(Outcome.FAILED)
     assert cli("retry", job).out == "1 job retried\n"
-    assert state_of(connection, job) == "pending"
+    assert queue.state_of(job) == "pending"
 
 
-def test_release_frees_a_killer_and_forgets_its_crashes(cli: Cli, connection: db.Connection) -> None:
-    job = make_quarantined(connection)
+def test_release_frees_a_killer_and_forgets_its_crashes(cli, queue):
+    job = queue.make_quarantined()
     assert cli("release", job).out == "1 job released\n"
     assert cli("show", job, "--json").json["crashes"] == 0
 
 
-def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli: Cli, connection: db.Connection) -> None:
-    running, waiting = make(connection), make(connection)
-    claim_job(connection, running)
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli, queue):
+    running, waiting = queue.make(), queue.make()
+    queue.claim_job(running)
     assert cli("cancel", running, waiting).out == "1 job cancelled, 1 asked to stop\n"
-    assert state_of(connection, waiting) == "cancelled"
+    assert queue.state_of(waiting) == "cancelled"
     assert "asked to stop" in cli("show", running).out
 
 
-def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, connection: db.Connection) -> None:
-    failed, done, missing = make_finished(connection, Outcome.FAILED), make_finished(connection), uuid4()
+def test_each_job_that_was_not_changed_is_named_with_the_reason(cli, queue):
+    failed, done, missing = queue.make_finished(Outcome.FAILED), queue.make_finished(), uuid4()
     ran = cli("retry", failed, done, missing)
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -54,58 +40,58 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, connec
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "release", "prune"])
-def test_a_verb_that_can_do_nothing_ends_with_exit_code_1(cli: Cli, verb: str) -> None:
+def test_a_verb_that_can_do_nothing_ends_with_exit_code_1(cli, verb):
     ran = cli(verb, job := uuid4())
     assert ran.code == 1
     assert f"not changed: {job} is unknown" in ran.out
 
 
-def test_verbs_tell_as_json_what_became_of_each_job(cli: Cli, connection: db.Connection) -> None:
-    failed, done = make_finished(connection, Outcome.FAILED), make_finished(connection)
+def test_verbs_tell_as_json_what_became_of_each_job(cli, queue):
+    failed, done = queue.make_finished(Outcome.FAILED), queue.make_finished()
     assert cli("retry", failed, done, "--json").json == [
         {"id": str(failed), "state": "pending", "changed": True, "note": None},
         {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: enqueue it again"},
     ]
 
 
-def test_a_filter_changes_only_what_it_names(cli: Cli, connection: db.Connection) -> None:
+def test_a_filter_changes_only_what_it_names(cli, queue):
     mine, other_task, other_queue = (
-        make_finished(connection, Outcome.FAILED, **which) for which in ({}, {"task": "shop.parse"}, {"queue": "slow"})
+        queue.make_finished(Outcome.FAILED, **which) for which in ({}, {"task": "shop.parse"}, {"queue": "slow"})
     )
     assert cli("retry", "--all", "--yes", "--task", "work", "--queue", "default").out == "1 job retried\n"
-    assert [state_of(connection, job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
+    assert [queue.state_of(job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
     assert cli("retry", "--all", "--yes").out == "2 jobs retried\n"
     assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
-def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, connection: db.Connection) -> None:
-    jobs = make_many(connection, 1201)
+def test_a_filter_takes_more_jobs_than_one_statement_does(cli, queue):
+    jobs = queue.make_many(1201)
     assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 jobs cancelled\n"
-    assert {state_of(connection, job) for job in jobs[::100]} == {"cancelled"}
+    assert {queue.state_of(job) for job in jobs[::100]} == {"cancelled"}
 
 
-def test_every_state_can_be_chosen(cli: Cli, connection: db.Connection) -> None:
-    make_finished(connection), make_finished(connection, Outcome.FAILED), make_quarantined(connection), make(connection)
-    claim_job(connection, make(connection))
-    run_job(connection, make(connection), Outcome.FAILED)
-    cli("cancel", make(connection))
+def test_every_state_can_be_chosen(cli, queue):
+    queue.make_finished(), queue.make_finished(Outcome.FAILED), queue.make_quarantined(), queue.make()
+    queue.claim_job(queue.make())
+    queue.run_job(queue.make(), Outcome.FAILED)
+    cli("cancel", queue.make())
     for state in set(State) - {State.BLOCKED}:
         [listed] = cli("jobs", "--state", state, "--json").json
         assert listed["state"] == state
     assert cli("cancel", "--all", "--yes").out == "3 jobs cancelled, 1 asked to stop\n"
 
 
-def test_nothing_is_changed_by_a_filter_without_all(cli: Cli, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED)
+def test_nothing_is_changed_by_a_filter_without_all(cli, queue):
+    job = queue.make_finished(Outcome.FAILED)
     for words in (["retry"], ["retry", "--state", "failed"], ["retry", job, "--all"], ["retry", job, "--task", "x"]):
         ran = cli(*words)
         assert ran.code == 2
         assert ran.err.startswith("outlive: retry ")
         assert ran.err.count("\n") == 1
-    assert state_of(connection, job) == "failed"
+    assert queue.state_of(job) == "failed"
 
 
-def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli: Cli) -> None:
+def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli):
     for verb in ("retry", "cancel", "release", "prune"):
         taken = [state for state in State if legal(verb, state)]
         for state in set(State) - set(taken):
@@ -114,37 +100,35 @@ def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli:
             assert ran.err == f"outlive: {verb} does not apply to {state} jobs: use {', '.join(taken)}\n"
 
 
-def test_prune_forgets_jobs_past_their_retention(cli: Cli, connection: db.Connection) -> None:
-    set_now(connection, datetime(2020, 1, 1, tzinfo=UTC))
-    old, killer = make_finished(connection), make_quarantined(connection)
-    let_time_pass(connection)
-    fresh = make_finished(connection)
+def test_prune_forgets_jobs_past_their_retention(cli, queue):
+    queue.set_now(datetime(2020, 1, 1, tzinfo=UTC))
+    old, killer = queue.make_finished(), queue.make_quarantined()
+    queue.let_time_pass()
+    fresh = queue.make_finished()
     assert cli("prune", "--json").json == {"pruned": 1}
-    assert [state_of(connection, job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
+    assert [queue.state_of(job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
 
 
-def test_prune_forgets_jobs_that_their_task_keeps_for_less(cli: Cli, connection: db.Connection) -> None:
-    set_now(connection, datetime.now(UTC) - timedelta(hours=2))
-    register_task(connection, keep_finished_s=3600)
-    short, failed = make_finished(connection), make_finished(connection, Outcome.FAILED)
-    let_time_pass(connection)
+def test_prune_forgets_jobs_that_their_task_keeps_for_less(cli, queue):
+    queue.set_now(datetime.now(UTC) - timedelta(hours=2))
+    queue.register_task(keep_finished_s=3600)
+    short, failed = queue.make_finished(), queue.make_finished(Outcome.FAILED)
+    queue.let_time_pass()
     assert cli("prune", "--json").json == {"pruned": 1}
-    assert [state_of(connection, job) for job in (short, failed)] == [None, "failed"]
+    assert [queue.state_of(job) for job in (short, failed)] == [None, "failed"]
 
 
-def test_retention_comes_from_the_configuration(
-    cli: Cli, connection: db.Connection, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    done, failed = make_finished(connection), make_finished(connection, Outcome.FAILED)
+def test_retention_comes_from_the_configuration(cli, queue, tmp_path_factory):
+    done, failed = queue.make_finished(), queue.make_finished(Outcome.FAILED)
     file = tmp_path_factory.mktemp("config") / "mine.toml"
     file.write_text("keep_finished_s = 0\n")
-    connection.execute("select pg_sleep(0.001)")
+    queue.execute("select pg_sleep(0.001)")
     assert cli("prune", "--config", file).out == "1 job deleted\n"
-    assert [state_of(connection, job) for job in (done, failed)] == [None, "failed"]
+    assert [queue.state_of(job) for job in (done, failed)] == [None, "failed"]
 
 
-def test_prune_by_id_and_by_filter(cli: Cli, connection: db.Connection) -> None:
-    done, waiting, killer = make_finished(connection), make(connection, "shop.wait"), make_quarantined(connection)
+def test_prune_by_id_and_by_filter(cli, queue):
+    done, waiting, killer = queue.make_finished(), queue.make("shop.wait"), queue.make_quarantined()
     ran = cli("prune", done, waiting)
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -153,14 +137,14 @@ def test_prune_by_id_and_by_filter(cli: Cli, connection: db.Connection) -> None:
     ]
     assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "no job matches: nothing was changed\n"
     assert cli("prune", "--state", "quarantined", "--task", "work", "--yes").out == "1 job deleted\n"
-    assert state_of(connection, killer) is None
+    assert queue.state_of(killer) is None
 
 
-def test_prune_is_careful_with_filters(cli: Cli, connection: db.Connection) -> None:
-    job = make_finished(connection)
+def test_prune_is_careful_with_filters(cli, queue):
+    job = queue.make_finished()
     for words in (["--older-than", "1s"], [job, "--state", "failed"], ["--state", "pending"]):
         ran = cli("prune", *words)
         assert ran.code == 2
         assert ran.err.startswith("outlive: prune ")
     assert cli("prune", "--state", "failed", "--older-than", "soon").code == 2
-    assert state_of(connection, job) == "succeeded"
+    assert queue.state_of(job) == "succeeded"

@@ -5,26 +5,24 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db
 from outlive.model import Ended
 from outlive.states import Outcome
-from tests.driving.commands import Cli
-from tests.driving.making import claim_job, end, make, new_worker
+from tests.driving.making import Queue, new_worker
 
 LONG = "[2,290 earlier lines are not kept]\n" + "".join(f"line {n}\n" for n in range(2291, 2311))
 
 
 @pytest.fixture
-def job(connection: db.Connection) -> UUID:
+def job(queue: Queue) -> UUID:
     """A job that has failed once and succeeded then."""
-    job = make(connection)
-    first = claim_job(connection, job)
-    end(connection, Ended(first.token, Outcome.FAILED, error="why", output="first \x1b[31mtry\x1b[0m\n", after_s=0.0))
-    end(connection, Ended(claim_job(connection, job).token, output=LONG))
+    job = queue.make()
+    first = queue.claim_job(job)
+    queue.end(Ended(first.token, Outcome.FAILED, error="why", output="first \x1b[31mtry\x1b[0m\n", after_s=0.0))
+    queue.end(Ended(queue.claim_job(job).token, output=LONG))
     return job
 
 
-def test_show_says_how_many_lines_there_were(cli: Cli, job: UUID) -> None:
+def test_show_says_how_many_lines_there_were(cli, job):
     shown = cli("show", job).out
     assert "output: last 12 lines of 2,310" in shown
     assert "line 2299\n" in shown
@@ -32,19 +30,19 @@ def test_show_says_how_many_lines_there_were(cli: Cli, job: UUID) -> None:
     assert "output\n" in shown
 
 
-def test_logs_prints_the_newest_attempt_or_another(cli: Cli, job: UUID) -> None:
+def test_logs_prints_the_newest_attempt_or_another(cli, job):
     newest = cli("logs", job).out.splitlines()
     assert newest[:2] == ["[2,290 lines are not kept]", "line 2291"]
     assert newest[-1] == "line 2310"
     assert cli("logs", job, "--attempt", 1).out == "first try\n"
 
 
-def test_logs_of_a_finished_job_are_followed_through_all_attempts(cli: Cli, job: UUID) -> None:
+def test_logs_of_a_finished_job_are_followed_through_all_attempts(cli, job):
     assert cli("logs", job, "--follow", "--attempt", 1).out == "first try\n"
     assert cli("logs", job, "--follow").out == cli("logs", job).out
 
 
-def test_logs_as_json_have_one_object_for_each_line(cli: Cli, job: UUID) -> None:
+def test_logs_as_json_have_one_object_for_each_line(cli, job):
     lines = [json.loads(line) for line in cli("logs", job, "--json").out.splitlines()]
     assert lines[0] == {"attempt": 2, "line": 2291, "text": "line 2291"}
     assert len(lines) == 20
@@ -53,8 +51,8 @@ def test_logs_as_json_have_one_object_for_each_line(cli: Cli, job: UUID) -> None
     assert "\x1b" not in first
 
 
-def test_logs_says_what_is_not_there(cli: Cli, connection: db.Connection, job: UUID) -> None:
+def test_logs_says_what_is_not_there(cli, queue, job):
     assert "there is no job" in cli("logs", new_worker()).err
     assert f"job {job} has no attempt 3" in cli("logs", job, "--attempt", 3).err
     assert f"job {job} has no attempt 3" in cli("logs", job, "--attempt", 3, "--follow").err
-    assert cli("logs", make(connection)).out == ""
+    assert cli("logs", queue.make()).out == ""

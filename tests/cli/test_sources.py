@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Ended, SourceLimits
 from outlive.states import Outcome
 from tests.driving.commands import Cli, ended
-from tests.driving.making import WORKER, lane, make
+from tests.driving.making import WORKER, Queue, lane
 
 HOSTILE = "=cmd() \x1b[2J [red]x[/red]\n\"two\", 'three'"
 
 
 @pytest.fixture
-def shop(connection: db.Connection) -> None:
+def shop(queue: Queue) -> None:
     """A source that an app has declared."""
     said = SourceLimits("shop", rate_limit_per_minute=1, burst=2)
-    db.run(connection, store.register_sources([said, SourceLimits("bank")]))
+    queue.run(store.register_sources([said, SourceLimits("bank")]))
 
 
-def succeed_with(connection: db.Connection, source: str, *records: dict[str, Any]) -> None:
+def succeed_with(queue: Queue, source: str, *records: dict[str, Any]) -> None:
     """Let a job of this source succeed with these records."""
-    make(connection, source=source)
-    (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
+    queue.make(source=source)
+    (claimed,) = queue.run(store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
-    db.run(connection, store.complete_with_records(WORKER, end))
+    queue.run(store.complete_with_records(WORKER, end))
 
 
 def shown(cli: Cli, name: str = "shop") -> dict[str, Any]:
@@ -36,8 +36,8 @@ def shown(cli: Cli, name: str = "shop") -> dict[str, Any]:
     return dict(row)
 
 
-def test_sources_are_listed_with_the_keys_that_others_rely_on(cli: Cli, connection: db.Connection, shop: None) -> None:
-    assert db.run(connection, store.ask_source("shop", None)).granted
+def test_sources_are_listed_with_the_keys_that_others_rely_on(cli, queue, shop):
+    assert queue.run(store.ask_source("shop", None)).granted
     expected = {"enabled": True, "rate_limit_per_minute": 1, "tokens": 1, "failure_streak": 0, "breaker": "closed"}
     row = shown(cli)
     assert {key: row[key] for key in expected} == expected
@@ -50,13 +50,13 @@ def test_sources_are_listed_with_the_keys_that_others_rely_on(cli: Cli, connecti
     assert [row["name"] for row in cli("sources", "--json", "--limit", 1).json] == ["bank"]
 
 
-def test_without_sources_it_says_so(cli: Cli) -> None:
+def test_without_sources_it_says_so(cli):
     assert cli("sources").out == "no app has declared a source\n"
     assert cli("sources", "--json").json == []
 
 
-def test_a_breaker_that_is_open_is_seen(cli: Cli, connection: db.Connection, shop: None) -> None:
-    db.run(connection, store.count_outcomes([("shop", None, False)] * 5))
+def test_a_breaker_that_is_open_is_seen(cli, queue, shop):
+    queue.run(store.count_outcomes([("shop", None, False)] * 5))
     assert shown(cli)["breaker"] == "open"
     assert shown(cli)["paused_until"] is not None
     assert "open" in cli("sources").out
@@ -64,7 +64,7 @@ def test_a_breaker_that_is_open_is_seen(cli: Cli, connection: db.Connection, sho
     assert (shown(cli)["breaker"], shown(cli)["failure_streak"]) == ("closed", 0)
 
 
-def test_set_overrules_the_app_until_it_is_taken_back(cli: Cli, shop: None) -> None:
+def test_set_overrules_the_app_until_it_is_taken_back(cli, shop):
     ran = cli("sources", "set", "shop", "rate_limit_per_minute=6.5", "max_concurrency=3")
     assert ran.out == "shop: rate_limit_per_minute is 6.5, max_concurrency is 3\n"
     row = shown(cli)
@@ -88,9 +88,7 @@ def test_set_overrules_the_app_until_it_is_taken_back(cli: Cli, shop: None) -> N
         ("breaker_pause_s=-1", "must be a number above zero"),
     ],
 )
-def test_set_refuses_values_that_make_no_sense_and_changes_nothing(
-    cli: Cli, shop: None, word: str, reason: str
-) -> None:
+def test_set_refuses_values_that_make_no_sense_and_changes_nothing(cli, shop, word, reason):
     before = shown(cli)
     ran = cli("sources", "set", "shop", "max_concurrency=1", word)
     assert ran.code == 2
@@ -98,7 +96,7 @@ def test_set_refuses_values_that_make_no_sense_and_changes_nothing(
     assert shown(cli) == before
 
 
-def test_pause_and_resume_switch_a_source_off_and_on(cli: Cli, shop: None) -> None:
+def test_pause_and_resume_switch_a_source_off_and_on(cli, shop):
     assert cli("sources", "pause", "shop").out == "source shop is paused; `outlive sources resume shop` resumes it\n"
     assert shown(cli)["enabled"] is False
     assert "paused by an operator" in cli("sources").out
@@ -107,17 +105,17 @@ def test_pause_and_resume_switch_a_source_off_and_on(cli: Cli, shop: None) -> No
 
 
 @pytest.mark.parametrize("words", [("set", "missing", "burst=1"), ("pause", "missing"), ("resume", "missing")])
-def test_a_source_that_there_is_not_is_named(cli: Cli, words: tuple[str, ...]) -> None:
+def test_a_source_that_there_is_not_is_named(cli, words):
     ran = cli("sources", *words)
     assert ran.code == 2
     assert "there is no source missing" in " ".join(ran.err.split())
 
 
-def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connection) -> None:
+def test_records_are_listed_by_scope_and_source(cli, queue):
     assert cli("records").out == "no record matches\n"
     price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
-    succeed_with(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
-    succeed_with(connection, "bank", price)
+    succeed_with(queue, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
+    succeed_with(queue, "bank", price)
     assert cli("records", "--csv", "--watch").code == 2
     rows = cli("records", "--json").json
     assert [(row["scope"], row["source"], row["dedupe_key"]) for row in rows] == [
@@ -133,9 +131,9 @@ def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connect
     assert '{"price":12}' in table
 
 
-def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli: Cli, connection: db.Connection) -> None:
+def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli, queue):
     data = {"title": HOSTILE, "price": 12}
-    succeed_with(connection, "shop", {"scope": "prices", "key": 'a,"b"', "data": data, "strength": 0.5})
+    succeed_with(queue, "shop", {"scope": "prices", "key": 'a,"b"', "data": data, "strength": 0.5})
     ran = ended(cli.process("records", "--csv"))
     assert ran.code == 0, ran.err
     (row,) = csv.DictReader(io.StringIO(ran.out))
@@ -145,5 +143,5 @@ def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli: Cli, connectio
     assert row["created_at"][10] == "T"
 
 
-def test_csv_of_nothing_has_its_header(cli: Cli) -> None:
+def test_csv_of_nothing_has_its_header(cli):
     assert cli("records", "--csv").out == "scope,source,dedupe_key,data,strength,job_id,created_at,updated_at\n"

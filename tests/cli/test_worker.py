@@ -5,17 +5,15 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import db
 from outlive.states import State
 from tests import faults
 from tests.driving.commands import Cli, Ran, ended, started
-from tests.driving.making import make
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -40,7 +38,7 @@ def enqueued(url: str) -> outlive.Job[int]:
     return task.enqueue(20, 22)
 
 
-def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url: str, start: Start) -> None:
+def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url, start):
     job = enqueued(database_url)
     worker = start(database_url, "worker", TARGET, "--slots", 1, "--name", "crawler-1")
     assert job.result(timeout=20) == 42
@@ -59,9 +57,7 @@ def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url: str, 
         (["--quiet"], []),
     ],
 )
-def test_the_level_of_the_log_is_the_operators(
-    database_url: str, start: Start, options: list[str], lines: list[str]
-) -> None:
+def test_the_level_of_the_log_is_the_operators(database_url, start, options, lines):
     job = enqueued(database_url)
     worker = start(database_url, "worker", TARGET, "--slots", 1, *options)
     assert job.result(timeout=20) == 42
@@ -71,15 +67,13 @@ def test_the_level_of_the_log_is_the_operators(
     assert lines or not log
 
 
-def test_an_unknown_level_of_the_log_is_refused(database_url: str, start: Start) -> None:
+def test_an_unknown_level_of_the_log_is_refused(database_url, start):
     ran = ended(start(database_url, "worker", TARGET, "--log-level", "loud"))
     assert ran.code != 0
     assert "log_level is 'loud': it must be debug, info, warning or error" in ran.err
 
 
-def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_told(
-    database_url: str, start: Start
-) -> None:
+def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_told(database_url, start):
     """Fault 56."""
     app = outlive.App(database_url)
     task = app.task(recycle_after=100)(faults.warm.function)
@@ -87,7 +81,7 @@ def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_to
     assert worker.stderr
     fcntl.fcntl(worker.stderr, fcntl.F_SETPIPE_SZ, 4096)
     app.enqueue_many([task.job(n) for n in range(300)])
-    with db.connect(database_url) as connection:
+    with Queue.at(database_url) as connection:
         ended_once = "select count(*), count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
         eventually(lambda: connection.execute(ended_once).fetchone() == (300, 300), within_s=60)
         assert connection.execute("select count(*) from outlive.attempts").fetchone() == (300,)
@@ -97,23 +91,21 @@ def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_to
     app.connections.close()
 
 
-def test_an_app_that_says_much_at_import_starts_also_where_stderr_is_not_read(
-    database_url: str, start: Start, tmp_path: Path
-) -> None:
+def test_an_app_that_says_much_at_import_starts_also_where_stderr_is_not_read(database_url, start, tmp_path):
     """Fault 56, for the process that imports the app."""
     flood = "import sys\nsys.stderr.write('word ' * 100_000)\nprint('said on stdout ' * 20_000)\n"
     (tmp_path / "shop_named.py").write_text(flood + NAMED.format(url=database_url))
     app = outlive.App(database_url)
     worker = start(None, "worker", "shop_named:app", "--slots", 1, PYTHONPATH=str(tmp_path))
-    with db.connect(database_url) as connection:
-        job = make(connection, "shop_named.add", args=b"[20, 22]", notify=True)
+    with Queue.at(database_url) as connection:
+        job = connection.make("shop_named.add", args=b"[20, 22]", notify=True)
     assert app.get_job(job).result(timeout=30) == 42
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
     app.connections.close()
 
 
-def test_output_of_an_app_at_import_is_on_the_workers_stderr(database_url: str, start: Start, tmp_path: Path) -> None:
+def test_output_of_an_app_at_import_is_on_the_workers_stderr(database_url, start, tmp_path):
     (tmp_path / "shop_named.py").write_text("print('a word at import')\n1 / 0\n")
     ran = ended(start(database_url, "worker", "shop_named:app", PYTHONPATH=str(tmp_path)))
     assert ran.code == 3
@@ -122,7 +114,7 @@ def test_output_of_an_app_at_import_is_on_the_workers_stderr(database_url: str, 
     assert "ZeroDivisionError" in failed
 
 
-def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start: Start) -> None:
+def test_a_quiet_worker_says_nothing_while_all_is_well(database_url, start):
     job = enqueued(database_url)
     worker = start(database_url, "worker", TARGET, "--slots", 1, "--quiet")
     assert job.result(timeout=20) == 42
@@ -133,9 +125,7 @@ def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start:
     assert [line for line in ran.err.splitlines() if "of workers that died on this machine" not in line] == []
 
 
-def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(
-    database_url: str, start: Start, tmp_path: Path
-) -> None:
+def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(database_url, start, tmp_path):
     (tmp_path / "settings.toml").write_text("max_args_bytes = 10\n")
     app = outlive.App(database_url)
     job = app.task(faults.spawn.function).using(max_attempts=1).enqueue("key")
@@ -144,7 +134,7 @@ def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(
         job.result(timeout=20)
 
 
-def test_a_worker_serves_only_the_queues_it_is_told_to(database_url: str, start: Start) -> None:
+def test_a_worker_serves_only_the_queues_it_is_told_to(database_url, start):
     app = outlive.App(database_url)
     task = app.task(faults.add.function)
     elsewhere, here = task.using(queue="slow").enqueue(1, 1), task.using(queue="fast").enqueue(1, 2)
@@ -153,9 +143,9 @@ def test_a_worker_serves_only_the_queues_it_is_told_to(database_url: str, start:
     assert elsewhere.status() is State.PENDING
 
 
-def test_up_brings_the_schema_and_works(empty_database_url: str, start: Start) -> None:
+def test_up_brings_the_schema_and_works(empty_database_url, start):
     up = start(empty_database_url, "up", TARGET, "--slots", 1)
-    with db.connect(empty_database_url) as connection:
+    with Queue.at(empty_database_url) as connection:
         eventually(
             lambda: connection.execute("select to_regclass('outlive.waiting')").fetchone() != (None,), within_s=20
         )
@@ -164,7 +154,7 @@ def test_up_brings_the_schema_and_works(empty_database_url: str, start: Start) -
     assert ended(up).code == 0
 
 
-def test_an_app_that_is_not_there_is_exit_code_3(database_url: str, start: Start) -> None:
+def test_an_app_that_is_not_there_is_exit_code_3(database_url, start):
     ran = ended(start(database_url, "worker", "tests.nowhere:app"))
     assert ran.code == 3
     assert "tests.nowhere" in ran.err
@@ -184,8 +174,8 @@ import inner
 
 @pytest.mark.parametrize("verb", ["worker", "up"])
 def test_an_app_that_cannot_be_imported_is_told_with_file_line_and_error_before_the_database_is_touched(
-    empty_database_url: str, start: Start, tmp_path: Path, verb: str
-) -> None:
+    empty_database_url, start, tmp_path, verb
+):
     (tmp_path / "outer.py").write_text(BROKEN)
     (tmp_path / "inner.py").write_text("import json\n\njson.loads('{')\n")
     ran = ended(start(empty_database_url, verb, "outer:app", PYTHONPATH=str(tmp_path)))
@@ -197,20 +187,18 @@ def test_an_app_that_cannot_be_imported_is_told_with_file_line_and_error_before_
     assert second == "Traceback (most recent call last):"
     assert rest[0] == f'  File "{tmp_path}/outer.py", line 4, in <module>'
     assert "importlib" not in ran.err
-    with db.connect(empty_database_url) as connection:
+    with Queue.at(empty_database_url) as connection:
         assert connection.execute("select to_regnamespace('outlive')").fetchone() == (None,)
 
 
-def test_a_worker_whose_app_cannot_be_imported_is_not_registered(
-    database_url: str, start: Start, tmp_path: Path
-) -> None:
+def test_a_worker_whose_app_cannot_be_imported_is_not_registered(database_url, start, tmp_path):
     (tmp_path / "shop_halfway.py").write_text("import outlive\napp = outlive.App(\n")
     ran = ended(start(database_url, "worker", "shop_halfway:app", PYTHONPATH=str(tmp_path)))
     assert ran.code == 3
     assert without_log(ran).startswith(
         f"outlive: {tmp_path}/shop_halfway.py, line 2: SyntaxError: '(' was never closed"
     )
-    with db.connect(database_url) as connection:
+    with Queue.at(database_url) as connection:
         assert connection.execute("select count(*) from outlive.workers").fetchone() == (0,)
 
 
@@ -229,13 +217,13 @@ SETTLED = 'App(database_url={url!r}, name="from code", slots=7, max_attempts=2, 
 
 @pytest.mark.parametrize("verb", ["worker", "up"])
 def test_a_worker_takes_the_database_and_the_other_settings_of_its_app(
-    database_url: str, empty_database_url: str, start: Start, tmp_path: Path, verb: str
-) -> None:
+    database_url, empty_database_url, start, tmp_path, verb
+):
     url = empty_database_url if verb == "up" else database_url
     (tmp_path / "shop_named.py").write_text(NAMED.replace("App({url!r})", SETTLED).format(url=url))
     around = {"PYTHONPATH": str(tmp_path), "OUTLIVE_HOME": str(tmp_path / "home")}
     start(None, verb, "shop_named:app", "--slots", 1, **around)
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         eventually(lambda: connection.execute("select to_regclass('outlive.jobs')").fetchone() != (None,), within_s=20)
         made = ended(start(None, "enqueue", "shop_named:app", "add", "[20, 22]", "--json", **around)).json
         ended_well = "select result::text from outlive.attempts where job_id = %s"
@@ -247,9 +235,7 @@ def test_a_worker_takes_the_database_and_the_other_settings_of_its_app(
 
 
 @pytest.mark.parametrize("words", [("worker", "shop_named:app"), ("enqueue", "shop_named:app", "add", "[1, 2]")])
-def test_an_app_and_settings_that_name_different_databases_are_refused(
-    database_url: str, start: Start, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_an_app_and_settings_that_name_different_databases_are_refused(database_url, start, tmp_path, words):
     own = make_conninfo(database_url, dbname="another", password="s3cret-pass")
     (tmp_path / "shop_named.py").write_text(NAMED.format(url=own))
     ran = ended(start(database_url, *words, PYTHONPATH=str(tmp_path)))
@@ -260,18 +246,14 @@ def test_an_app_and_settings_that_name_different_databases_are_refused(
     assert without_log(ran).count("\n") == 1
 
 
-def test_an_app_and_settings_may_name_the_same_database_in_different_words(
-    database_url: str, start: Start, tmp_path: Path
-) -> None:
+def test_an_app_and_settings_may_name_the_same_database_in_different_words(database_url, start, tmp_path):
     own = make_conninfo(database_url, password="s3cret-pass", application_name="shop")
     (tmp_path / "shop_named.py").write_text(NAMED.format(url=own))
     ran = ended(start(database_url, "enqueue", "shop_named:app", "add", "[1, 2]", PYTHONPATH=str(tmp_path)))
     assert ran.code == 0, ran.err
 
 
-def test_a_flag_that_names_another_database_than_the_app_is_refused(
-    database_url: str, start: Start, tmp_path: Path
-) -> None:
+def test_a_flag_that_names_another_database_than_the_app_is_refused(database_url, start, tmp_path):
     (tmp_path / "shop_named.py").write_text(NAMED.format(url="postgresql://nowhere.invalid/shop"))
     words = ("enqueue", "shop_named:app", "add", "[1, 2]", "--database-url", database_url)
     ran = ended(start(None, *words, PYTHONPATH=str(tmp_path)))
@@ -279,17 +261,17 @@ def test_a_flag_that_names_another_database_than_the_app_is_refused(
     assert "host=nowhere.invalid" in ran.err
 
 
-def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url: str, start: Start) -> None:
+def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url, start):
     ran = ended(start(empty_database_url, "worker", TARGET))
     assert ran.code == 5
     assert "outlive migrate" in ran.err
 
 
-def test_wrong_slots_are_wrong_use(database_url: str, start: Start) -> None:
+def test_wrong_slots_are_wrong_use(database_url, start):
     assert ended(start(database_url, "worker", TARGET, "--slots", 0)).code == 2
 
 
-def test_a_reload_that_brings_another_database_is_told(database_url: str, start: Start, tmp_path: Path) -> None:
+def test_a_reload_that_brings_another_database_is_told(database_url, start, tmp_path):
     app = tmp_path / "shop_named.py"
     app.write_text(NAMED.format(url=database_url))
     worker = start(None, "worker", "shop_named:app", "--slots", 1, PYTHONPATH=str(tmp_path))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import db, embedded
+from outlive import embedded
 from tests.client.example import app_at
+from tests.driving.making import Queue
 
 
 @pytest.fixture
@@ -22,17 +23,17 @@ def app(database_url: str) -> Iterator[outlive.App]:
 
 
 @pytest.fixture
-def query(app: outlive.App, connection: db.Connection) -> Callable[..., list[tuple[Any, ...]]]:
+def query(app: outlive.App, queue: Queue) -> Callable[..., list[tuple[Any, ...]]]:
     """The rows that a query finds."""
-    return lambda text, *values: connection.execute(text, values).fetchall()
+    return lambda text, *values: queue.execute(text, values).fetchall()
 
 
 @pytest.fixture
-def count(app: outlive.App, connection: db.Connection) -> Callable[[], int]:
+def count(app: outlive.App, queue: Queue) -> Callable[[], int]:
     """Counts the waiting jobs, and checks that there are no others."""
 
     def count() -> int:
-        row = connection.execute(
+        row = queue.execute(
             "select count(w.id), count(*) from outlive.jobs j left join outlive.waiting w on w.id = j.id"
         ).fetchone()
         assert row is not None

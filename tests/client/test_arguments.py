@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlive
-from outlive import db
 from tests.client.example import add, take
-from tests.driving.making import claim_job
 
 app = outlive.App()
 
@@ -62,9 +60,7 @@ names = st.sampled_from(["a", "b", "c", "d", "self", "more", "others", "args"])
 
 
 @given(st.sampled_from(TASKS), st.lists(values, max_size=5), st.dictionaries(names, values, max_size=4))
-def test_packed_arguments_are_unpacked_as_the_same_call(
-    task: outlive.Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
-) -> None:
+def test_packed_arguments_are_unpacked_as_the_same_call(task, args, kwargs):
     signature = inspect.signature(task.function)
     try:
         asked = signature.bind(*args, **kwargs)
@@ -76,30 +72,30 @@ def test_packed_arguments_are_unpacked_as_the_same_call(
     assert signature.bind(*got_args, **got_kwargs) == asked
 
 
-def test_the_same_call_looks_the_same_however_it_is_written() -> None:
+def test_the_same_call_looks_the_same_however_it_is_written():
     written = {plain.job(1, 2), plain.job(1, b=2), plain.job(b=2, a=1)}
     assert {bound.request.args for bound in written} == {b'{"a":1,"b":2}'}
 
 
-def test_defaults_that_are_not_given_stay_with_the_function() -> None:
+def test_defaults_that_are_not_given_stay_with_the_function():
     assert plain.job(1).request.args == b'{"a":1}'
     assert optional.job().request.args == b"{}"
     assert by_position.job(1).request.args == b"[1]"
 
 
-def test_a_keyword_that_would_look_like_positional_arguments_is_refused() -> None:
+def test_a_keyword_that_would_look_like_positional_arguments_is_refused():
     with pytest.raises(outlive.BadArguments, match=r"no argument can be named \*"):
         open_ended.job(**{"*": [1]})
 
 
 @pytest.mark.parametrize("name", ["countdown", "delay"])
-def test_an_option_among_the_arguments_is_refused_with_its_place(name: str) -> None:
+def test_an_option_among_the_arguments_is_refused_with_its_place(name):
     with pytest.raises(outlive.BadArguments, match=rf"'{name}'; for an option of the job, use task.using\(delay=…\)"):
         plain.job(1, **{name: 5})
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), ((1,), {"a": 2})])
-def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
+def test_arguments_that_the_function_does_not_take_are_refused(args, kwargs):
     with pytest.raises(outlive.BadArguments, match="add can't be called with these arguments: "):
         add.enqueue(*args, **kwargs)
 
@@ -129,9 +125,7 @@ def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_argument_that_is_no_json_is_refused_by_its_path_and_nothing_is_written(
-    app: outlive.App, count: Callable[[], int], value: object, said: str
-) -> None:
+def test_an_argument_that_is_no_json_is_refused_by_its_path_and_nothing_is_written(app, count, value, said):
     with pytest.raises(outlive.BadArguments, match=said) as raised:
         take.enqueue(value)
     assert len(str(raised.value)) < 500
@@ -140,7 +134,7 @@ def test_an_argument_that_is_no_json_is_refused_by_its_path_and_nothing_is_writt
     assert count() == 0
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_refused():
     value: list[object] = []
     value.append(value)
     with pytest.raises(outlive.BadArguments, match="is nested too deeply"):
@@ -166,20 +160,20 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     ],
     ids=lambda value: str(value)[:20].encode("unicode_escape").decode(),
 )
-def test_json_arguments_arrive_unchanged(app: outlive.App, connection: db.Connection, value: object) -> None:
+def test_json_arguments_arrive_unchanged(app, queue, value):
     job = take.enqueue(value)
-    claimed = claim_job(connection, job.id)
-    (stored,) = connection.execute("select args::text from outlive.jobs where id = %s", [job.id]).fetchall()
+    claimed = queue.claim_job(job.id)
+    (stored,) = queue.execute("select args::text from outlive.jobs where id = %s", [job.id]).fetchall()
     args, kwargs = take.codec.unpack(stored[0].encode())
     assert claimed.args in (stored[0].encode(), None)  # Large arguments are fetched by the job's process.
     assert (args, kwargs) == ([value], {})
     assert type(args[0]) is type(value)
 
 
-def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connection: db.Connection) -> None:
+def test_arguments_of_many_kinds_arrive_as_they_were(app, queue):
     job = mixed.app.tasks[mixed.name].using(queue="q").job(1, 2, 3, c=4, d=5)
     (handle,) = app.enqueue_many([job])
-    claimed = claim_job(connection, handle.id)
+    claimed = queue.claim_job(handle.id)
     assert mixed.codec.unpack(claimed.args or b"") == ([1, 2, 3], {"c": 4, "d": 5})
 
 
@@ -197,12 +191,8 @@ def open_crates(one: Crate[int], perhaps: Crate[int] | None = None, more: Sequen
 
 @pytest.mark.parametrize(
     ("place", "crates"),
-    [
-        ("one", [Crate("x")]),
-        ("perhaps", [Crate(1), Crate("x")]),
-        (r"more\[0\]", [Crate(1), None, [Crate("x")]]),
-    ],
+    [("one", [Crate("x")]), ("perhaps", [Crate(1), Crate("x")]), (r"more\[0\]", [Crate(1), None, [Crate("x")]])],
 )
-def test_a_wrong_part_of_a_generic_class_is_named(place: str, crates: list[Any]) -> None:
+def test_a_wrong_part_of_a_generic_class_is_named(place, crates):
     with pytest.raises(outlive.BadArguments, match=rf"argument {place}\.inside: expected int, got str"):
         open_crates.job(*crates)

@@ -10,20 +10,20 @@ import psycopg
 import pytest
 
 import outlive
-from outlive import BatchCounts, db
+from outlive import BatchCounts
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.client.example import add, fetch
-from tests.driving.making import claim, end, lane, run_job
+from tests.driving.making import Queue, lane
 
 Query = Callable[..., list[tuple[Any, ...]]]
 STATE = "select state from outlive.batch_states where id = %s"
 
 
-def run_all(connection: db.Connection) -> None:
+def run_all(queue: Queue) -> None:
     """Let a worker run the jobs of the task that wait."""
-    for job in claim(connection, [lane(add.name)]):
-        end(connection, Ended(job.token))
+    for job in queue.claim([lane(add.name)]):
+        queue.end(Ended(job.token))
 
 
 def in_a_loop(app: outlive.App, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -51,7 +51,7 @@ def broken_off(app: outlive.App, jobs: list[UUID], **how: Any) -> outlive.Batch:
     return batches[0]
 
 
-def test_a_block_opens_a_batch_and_closes_it(app: outlive.App, connection: db.Connection) -> None:
+def test_a_block_opens_a_batch_and_closes_it(app, queue):
     published = add.job(7)
     with app.batch("import", on_success=published) as batch:
         add.using(batch=batch).enqueue(1)
@@ -62,27 +62,25 @@ def test_a_block_opens_a_batch_and_closes_it(app: outlive.App, connection: db.Co
     assert batch.counts().jobs == 6
     with pytest.raises(outlive.JobNotFound):
         app.get_job(published.request.id).status()
-    run_all(connection)
+    run_all(queue)
     assert batch.progress() < 1
-    for job in claim(connection, [lane(add.name, priority=1)]):
-        end(connection, Ended(job.token))
+    for job in queue.claim([lane(add.name, priority=1)]):
+        queue.end(Ended(job.token))
     assert batch.wait(timeout=0) == BatchCounts(6, 6, 0, 0, 0, 0, True)
     assert (batch.done(), batch.progress()) == (True, 1.0)
     assert app.get_job(published.request.id).status() is State.PENDING
 
 
-def test_a_block_that_raises_leaves_its_batch_open(app: outlive.App, connection: db.Connection, query: Query) -> None:
+def test_a_block_that_raises_leaves_its_batch_open(app, queue, query):
     batch = broken_off(app, [uuid4()], on_done=add.job(0))
-    run_all(connection)
+    run_all(queue)
     assert query(STATE, batch.id) == [("open",)]
     assert not batch.done()
     batch.close()
     assert batch.done()
 
 
-def test_a_batch_in_the_callers_transaction_is_there_when_that_commits(
-    app: outlive.App, database_url: str, query: Query
-) -> None:
+def test_a_batch_in_the_callers_transaction_is_there_when_that_commits(app, database_url, query):
     with psycopg.connect(database_url) as mine:
         with app.batch("import", connection=mine) as batch:
             add.using(batch=batch, connection=mine).enqueue(1)
@@ -96,7 +94,7 @@ def test_a_batch_in_the_callers_transaction_is_there_when_that_commits(
         assert query(STATE, batch.id) == []
 
 
-def test_a_batch_in_async_code(app: outlive.App, connection: db.Connection, database_url: str) -> None:
+def test_a_batch_in_async_code(app, queue, database_url):
     async def use() -> None:
         async with app.batch("import", on_done=add.job(0)) as batch:
             await add.using(batch=batch).aenqueue(1)
@@ -118,16 +116,16 @@ def test_a_batch_in_async_code(app: outlive.App, connection: db.Connection, data
     in_a_loop(app, use)
 
 
-def test_the_end_of_a_batch_is_waited_for(app: outlive.App, connection: db.Connection) -> None:
+def test_the_end_of_a_batch_is_waited_for(app, queue):
     with app.batch("import") as batch:
         job = add.using(batch=batch).enqueue(1)
-    timer = threading.Timer(0.1, lambda: run_job(connection, job.id, Outcome.SUCCEEDED))
+    timer = threading.Timer(0.1, lambda: queue.run_job(job.id, Outcome.SUCCEEDED))
     timer.start()
     assert batch.wait(timeout=30).succeeded == 1
     timer.join()
 
 
-def test_cancelling_a_batch_closes_it_and_calls_back(app: outlive.App, query: Query) -> None:
+def test_cancelling_a_batch_closes_it_and_calls_back(app, query):
     failed = add.job(0)
     batch = broken_off(app, [uuid4() for _ in range(1200)], on_failure=failed)
     batch.cancel()
@@ -138,7 +136,7 @@ def test_cancelling_a_batch_closes_it_and_calls_back(app: outlive.App, query: Qu
         add.using(batch=batch).enqueue(1)
 
 
-def test_a_batch_with_an_id_of_its_own_is_continued(app: outlive.App) -> None:
+def test_a_batch_with_an_id_of_its_own_is_continued(app):
     id, jobs = uuid4(), [uuid4(), uuid4()]
     broken_off(app, jobs[:1], id=id)
     with app.batch("import", id=id) as batch:
@@ -148,7 +146,7 @@ def test_a_batch_with_an_id_of_its_own_is_continued(app: outlive.App) -> None:
     assert batch.counts() == BatchCounts(2, 0, 0, 0, 0, 2, False)
 
 
-def test_a_job_without_the_batch_of_its_task(app: outlive.App) -> None:
+def test_a_job_without_the_batch_of_its_task(app):
     with app.batch("import") as batch:
         mine = add.using(batch=batch)
         mine.using(batch=None).enqueue(1)

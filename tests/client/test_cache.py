@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,9 +72,7 @@ def ready(directory: Path) -> int:
 # One call
 
 
-def test_of_ten_processes_that_want_the_same_one_calls_the_source(
-    tmp_path: Path, begin: Callable[[str], "subprocess.Popen[str]"]
-) -> None:
+def test_of_ten_processes_that_want_the_same_one_calls_the_source(tmp_path, begin):
     processes = [begin("ask") for _ in range(10)]
     eventually(lambda: ready(tmp_path) == 10 and calls(tmp_path), within_s=60)
     (tmp_path / "go").touch()
@@ -83,9 +80,7 @@ def test_of_ten_processes_that_want_the_same_one_calls_the_source(
     assert len(calls(tmp_path)) == 1
 
 
-def test_a_process_that_is_killed_while_it_fetches_leaves_that_to_another(
-    tmp_path: Path, begin: Callable[[str], "subprocess.Popen[str]"]
-) -> None:
+def test_a_process_that_is_killed_while_it_fetches_leaves_that_to_another(tmp_path, begin):
     first = begin("ask")
     eventually(lambda: calls(tmp_path) == [first.pid], within_s=60)
     others = [begin("ask") for _ in range(3)]
@@ -98,13 +93,11 @@ def test_a_process_that_is_killed_while_it_fetches_leaves_that_to_another(
     assert len(calls(tmp_path)) == 2
 
 
-def test_both_sides_of_a_fork_can_go_on_with_it(
-    tmp_path: Path, begin: Callable[[str], "subprocess.Popen[str]"]
-) -> None:
+def test_both_sides_of_a_fork_can_go_on_with_it(tmp_path, begin):
     assert begin("fork").communicate(timeout=60)[0] == "kept\n"
 
 
-def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Path) -> None:
+def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path):
     made = 0
 
     async def slowly() -> int:
@@ -132,7 +125,7 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["coroutine", "future"])
-def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path, kind):
     async def fetch() -> int:
         raise AssertionError("it is not awaited")
 
@@ -148,7 +141,7 @@ def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kin
     assert app.source("shop").cached("key", lambda: 7) == 7, "nothing was kept"
 
 
-def test_an_answer_that_cannot_be_had_is_not_kept(tmp_path: Path, fetch: Counted) -> None:
+def test_an_answer_that_cannot_be_had_is_not_kept(tmp_path, fetch):
     def broken() -> int:
         raise ConnectionError("no")
 
@@ -162,14 +155,14 @@ def test_an_answer_that_cannot_be_had_is_not_kept(tmp_path: Path, fetch: Counted
 # Keys and time
 
 
-def test_an_answer_survives_the_process_that_fetched_it(tmp_path: Path, fetch: Counted) -> None:
+def test_an_answer_survives_the_process_that_fetched_it(tmp_path, fetch):
     first = new(tmp_path)
     assert [first.get("shop", "key", fetch) for _ in range(3)] == [1, 1, 1]
     first.close()
     assert new(tmp_path).get("shop", "key", fetch) == 1
 
 
-def test_a_key_is_the_source_and_its_parts_in_whatever_order_they_are_named() -> None:
+def test_a_key_is_the_source_and_its_parts_in_whatever_order_they_are_named():
     assert key_of("shop", {"a": 1, "b": 2}) == key_of("shop", {"b": 2, "a": 1})
     assert key_of("shop", ("a", 1)) == key_of("shop", ["a", 1])
     different = [
@@ -183,14 +176,14 @@ def test_a_key_is_the_source_and_its_parts_in_whatever_order_they_are_named() ->
     assert len({key_of(*one) for one in different}) == len(different)
 
 
-def test_an_expired_answer_is_fetched_again(tmp_path: Path, fetch: Counted) -> None:
+def test_an_expired_answer_is_fetched_again(tmp_path, fetch):
     cache = new(tmp_path)
     assert cache.get("shop", "key", fetch, ttl_s=0.2) == 1
     eventually(lambda: cache.get("shop", "key", fetch) == 2)
     assert cache.get("shop", "key", fetch) == 2
 
 
-def test_answers_are_kept_for_an_hour_unless_it_is_said_otherwise(tmp_path: Path, fetch: Counted) -> None:
+def test_answers_are_kept_for_an_hour_unless_it_is_said_otherwise(tmp_path, fetch):
     def kept_for_s(**environ: str) -> float:
         directory = tmp_path / str(len(environ))
         Cache.of(config.load(environ={"OUTLIVE_CACHE_DIR": str(directory), **environ})).get("shop", "key", fetch)
@@ -202,7 +195,7 @@ def test_answers_are_kept_for_an_hour_unless_it_is_said_otherwise(tmp_path: Path
     assert 50 < kept_for_s(CACHE_TTL_SECONDS="60") <= 60
 
 
-def test_a_cache_that_is_switched_off_is_not_there(tmp_path: Path, fetch: Counted) -> None:
+def test_a_cache_that_is_switched_off_is_not_there(tmp_path, fetch):
     directory = tmp_path / "cache"
     off = Cache.of(config.load(environ={"OUTLIVE_CACHE_DIR": str(directory), "CACHE_ENABLED": "false"}))
     assert [off.get("shop", "key", fetch) for _ in range(2)] == [1, 2]
@@ -230,7 +223,7 @@ def test_the_cache_stays_within_its_bound_and_drops_the_answers_that_expire_soon
     assert 100 < len(missing) < 140
 
 
-def test_an_answer_that_would_fill_the_cache_is_not_kept(tmp_path: Path, fetch: Counted) -> None:
+def test_an_answer_that_would_fill_the_cache_is_not_kept(tmp_path, fetch):
     cache = new(tmp_path, bound_bytes=100_000)
     assert cache.get("shop", "key", fetch) == 1
     assert len(cache.get("shop", "large", lambda: "x" * 30_000)) == 30_000
@@ -239,9 +232,7 @@ def test_an_answer_that_would_fill_the_cache_is_not_kept(tmp_path: Path, fetch: 
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"bytes", (1, 2)], ids=repr)
-def test_an_answer_that_json_does_not_have_is_given_and_not_kept(
-    tmp_path: Path, value: Any, fetch: Counted, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_that_json_does_not_have_is_given_and_not_kept(tmp_path, value, fetch, caplog):
     cache = new(tmp_path)
     assert cache.get("shop", "key", lambda: value) is value
     assert "can't be cached" in caplog.text
@@ -284,7 +275,7 @@ def damage(file: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how", ["no database", "empty", "cut", "pages", "format", "values", "letters", "types", "tables"]
 )
-def test_a_broken_file_costs_the_cache_and_not_the_job(tmp_path: Path, fetch: Counted, how: str) -> None:
+def test_a_broken_file_costs_the_cache_and_not_the_job(tmp_path, fetch, how):
     before = new(tmp_path)
     for n in range(20):
         before.get("shop", n, lambda: "x" * 1000)
@@ -299,9 +290,7 @@ def test_a_broken_file_costs_the_cache_and_not_the_job(tmp_path: Path, fetch: Co
         assert after.get("shop", "other", fetch) == known
 
 
-def test_a_directory_that_cannot_be_made_costs_the_cache_and_one_warning(
-    tmp_path: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_that_cannot_be_made_costs_the_cache_and_one_warning(tmp_path, fetch, caplog):
     (tmp_path / "file").touch()
     cache = new(tmp_path / "file" / "cache")
     assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
@@ -321,9 +310,7 @@ def usual() -> Cache:
     return Cache.of(config.load(environ={}))
 
 
-def test_where_the_home_cannot_be_written_the_cache_is_a_directory_closed_to_other_users(
-    without_home: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_home_cannot_be_written_the_cache_is_a_directory_closed_to_other_users(without_home, fetch, caplog):
     assert [usual().get("shop", "key", fetch) for _ in range(2)] == [1, 1]
     assert without_home.stat().st_mode & 0o777 == 0o700
     assert caplog.records == []
@@ -360,8 +347,8 @@ def lay_trap(trap: str, at: Path, elsewhere: Path) -> None:
     ],
 )
 def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_warning(
-    without_home: Path, tmp_path: Path, trap: str, fetch: Counted, caplog: pytest.LogCaptureFixture
-) -> None:
+    without_home, tmp_path, trap, fetch, caplog
+):
     lay_trap(trap, without_home, tmp_path / "elsewhere")
     cache = usual()
     assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
@@ -370,9 +357,7 @@ def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_war
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_cache_that_is_switched_off_minds_no_directory(
-    without_home: Path, caplog: pytest.LogCaptureFixture, fetch: Counted
-) -> None:
+def test_a_cache_that_is_switched_off_minds_no_directory(without_home, caplog, fetch):
     off = Cache.of(config.load(environ={"CACHE_ENABLED": "false"}))
     assert [off.get("shop", "key", fetch) for _ in range(2)] == [1, 2]
     assert not without_home.exists()
@@ -411,7 +396,7 @@ def as_another_user(work: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_a_read_only_cache_costs_the_cache_and_not_the_job(open_directory: Path, what: str, fetch: Counted) -> None:
+def test_a_read_only_cache_costs_the_cache_and_not_the_job(open_directory, what, fetch):
     before = new(open_directory)
     before.get("shop", "known", lambda: 0)
     before.close()

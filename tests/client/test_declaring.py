@@ -5,7 +5,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,11 +43,11 @@ def run_python(*words: str, cwd: Path, **environ: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_plain_call_runs_the_function_here() -> None:
+def test_a_plain_call_runs_the_function_here():
     assert add(1, b=2) == 3
 
 
-def test_a_plain_call_of_an_async_task_gives_its_coroutine() -> None:
+def test_a_plain_call_of_an_async_task_gives_its_coroutine():
     assert asyncio.run(aadd(1, b=2)) == 3
 
 
@@ -57,7 +56,7 @@ def test_a_task_is_named_by_its_module_and_function_and_looks_like_it() -> None:
     assert (add.__name__, add.__module__, add.__wrapped__) == ("add", "tests.client.example", add.function)  # type: ignore[attr-defined]
 
 
-def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(tmp_path: Path) -> None:
+def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(tmp_path):
     (tmp_path / "outlive.toml").write_text("this is not TOML")
     (tmp_path / "declare.py").write_text(
         "import tests.client.example as e; e.add.using(queue='q').job(1); print(e.add(1, 2))"
@@ -73,20 +72,18 @@ def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(
 
 
 @pytest.mark.parametrize("words", [("jobs.py",), ("-m", "jobs")])
-def test_a_script_that_is_run_names_its_tasks_as_a_worker_does_that_imports_it(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_script_that_is_run_names_its_tasks_as_a_worker_does_that_imports_it(tmp_path, words):
     (tmp_path / "jobs.py").write_text(SCRIPT)
     assert run_python(*words, "spawn", cwd=tmp_path) == ["jobs.add", "jobs.add"]
 
 
-def test_a_package_that_is_run_names_its_tasks_by_its_main_module(tmp_path: Path) -> None:
+def test_a_package_that_is_run_names_its_tasks_by_its_main_module(tmp_path):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__main__.py").write_text(SCRIPT)
     assert run_python("-m", "shop", cwd=tmp_path) == ["shop.__main__.add"]
 
 
-def test_attributes_of_the_function_do_not_disturb_the_task() -> None:
+def test_attributes_of_the_function_do_not_disturb_the_task():
     def function() -> None: ...
 
     function.__dict__.update(name="other", app="other")
@@ -96,7 +93,7 @@ def test_attributes_of_the_function_do_not_disturb_the_task() -> None:
     assert task.app is app
 
 
-def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not() -> None:
+def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not():
     def function() -> None: ...
 
     def other() -> None: ...
@@ -109,7 +106,7 @@ def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not() ->
         app.task(other)
 
 
-def test_a_source_declared_twice_and_differently_is_refused() -> None:
+def test_a_source_declared_twice_and_differently_is_refused():
     app = outlive.App()
     assert app.source("shop", rate_limit_per_minute=1) == app.source("shop", rate_limit_per_minute=1)
     with pytest.raises(outlive.ConfigError, match="declared twice"):
@@ -144,7 +141,7 @@ def test_a_source_declared_twice_and_differently_is_refused() -> None:
         ({"quarantine_by": "name"}, "quarantine_by is 'name': it must be job or fingerprint"),
     ],
 )
-def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options, sentence):
     with pytest.raises(outlive.ConfigError, match=sentence):
         outlive.App().task(**options)
 
@@ -178,45 +175,45 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: d
         ({"max_attempts": 0}, "max_attempts is 0"),
     ],
 )
-def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options: JobOptions, sentence: str) -> None:
+def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options, sentence):
     with pytest.raises(outlive.ConfigError, match=sentence):
         add.using(**options)
 
 
-def test_a_moment_without_time_zone_is_refused() -> None:
+def test_a_moment_without_time_zone_is_refused():
     with pytest.raises(outlive.ConfigError, match="time zone"):
         add.using(run_at=datetime(2030, 1, 1))
 
 
-def test_delay_and_run_at_together_are_refused() -> None:
+def test_delay_and_run_at_together_are_refused():
     with pytest.raises(outlive.ConfigError, match="delay and run_at are both given"):
         add.using(delay=1).using(run_at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("thing", [print, len, int, object()])
-def test_only_a_function_can_be_a_task(thing: Any) -> None:
+def test_only_a_function_can_be_a_task(thing):
     with pytest.raises(outlive.ConfigError, match="is not a function"):
         outlive.App().task(thing)
 
 
-def test_using_leaves_the_task_as_it_was_and_adds_up() -> None:
+def test_using_leaves_the_task_as_it_was_and_adds_up():
     slow = add.using(queue="slow").using(priority=1)
     assert (slow.job(1).request.queue, slow.job(1).request.priority) == ("slow", 1)
     assert (add.job(1).request.queue, add.job(1).request.priority) == ("default", None)
     assert slow.name == add.name
 
 
-def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise() -> None:
+def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise():
     assert (fetch.job("u").request.queue, fetch.job("u").request.source) == ("slow", "shop")
     other = fetch.using(queue="fast", source="example.org").job("u").request
     assert (other.queue, other.source) == ("fast", "example.org")
 
 
-def test_a_task_is_shown_by_its_name() -> None:
+def test_a_task_is_shown_by_its_name():
     assert repr(fetch) == f"<task {fetch.name}>"
 
 
-def test_a_parameter_may_have_any_name_even_self() -> None:
+def test_a_parameter_may_have_any_name_even_self():
     assert take.job(self=1, name=2).request.args == b'{"name":2,"self":1}'
     assert take(self=1) == [(), {"self": 1}]
 
@@ -242,7 +239,7 @@ def test_the_largest_options_of_a_client_are_small() -> None:
         assert len(str(raised.value)) < 500
 
 
-def test_settings_in_code_hold_until_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_in_code_hold_until_the_environment_says_otherwise(monkeypatch):
     monkeypatch.setenv("OUTLIVE_MAX_CRASHES", "9")
     app = outlive.App("postgresql://shop@db/jobs", max_attempts=2, max_crashes=4, timeout_s="10m")
     config = app.config
@@ -250,7 +247,7 @@ def test_settings_in_code_hold_until_the_environment_says_otherwise(monkeypatch:
     assert config.database_url == "postgresql://shop@db/jobs"
 
 
-def test_an_app_refuses_an_environment_that_names_another_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_refuses_an_environment_that_names_another_database(monkeypatch):
     monkeypatch.setenv("OUTLIVE_DATABASE_URL", "postgresql://other:s3cret@db:5432/jobs")
     same = outlive.App("postgresql://shop:hidden@db/jobs")
     assert same.config.database_url == "postgresql://other:s3cret@db:5432/jobs"

@@ -9,10 +9,9 @@ import psycopg
 import pytest
 
 import outlive
-from outlive import State, db
+from outlive import State
 from outlive.client.task import BoundJob, ids_of
 from tests.client.example import aadd, add
-from tests.driving.making import run_job, value
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -21,7 +20,7 @@ def needs_of(query: Query, job: outlive.Job[Any]) -> list[Any]:
     return [row[0] for row in query("select needs from outlive.dependencies where job_id = %s order by needs", job.id)]
 
 
-def test_after_takes_jobs_of_every_form(app: outlive.App, query: Query) -> None:
+def test_after_takes_jobs_of_every_form(app, query):
     enqueued, bound = add.enqueue(1), add.job(2)
     app.enqueue_many([bound])
     forms: list[Any] = [enqueued, bound, enqueued.id, [enqueued, bound, enqueued.id], outlive.group([add.job(3)])]
@@ -31,7 +30,7 @@ def test_after_takes_jobs_of_every_form(app: outlive.App, query: Query) -> None:
         assert needs_of(query, job) == sorted(set(ids_of("after", after)))
 
 
-def test_a_task_with_after_can_be_used_again_and_changed(app: outlive.App, query: Query) -> None:
+def test_a_task_with_after_can_be_used_again_and_changed(app, query):
     first, second = add.enqueue(1), add.enqueue(2)
     waiting = add.using(after=(one for one in [first, second])).using(priority=1, on_failure="proceed")
     for job in (waiting.enqueue(1), waiting.enqueue(2)):
@@ -41,12 +40,12 @@ def test_a_task_with_after_can_be_used_again_and_changed(app: outlive.App, query
 
 
 @pytest.mark.parametrize("after", ["no", 1, None, [1], [None], ["a"], {"a": 1}])
-def test_after_refuses_what_is_no_job(app: outlive.App, after: Any) -> None:
+def test_after_refuses_what_is_no_job(app, after):
     with pytest.raises(outlive.ConfigError, match=r"after is .*: it must be a job, a task.job\(…\) or a uuid.UUID"):
         add.using(after=after)
 
 
-def test_on_failure_refuses_what_it_does_not_know(app: outlive.App) -> None:
+def test_on_failure_refuses_what_it_does_not_know(app):
     wrong: Any = "panic"
     for refused in (
         lambda: add.using(on_failure=wrong),
@@ -56,13 +55,13 @@ def test_on_failure_refuses_what_it_does_not_know(app: outlive.App) -> None:
             refused()
 
 
-def test_a_job_that_does_not_exist_can_not_be_waited_for(app: outlive.App) -> None:
+def test_a_job_that_does_not_exist_can_not_be_waited_for(app):
     missing = uuid4()
     with pytest.raises(outlive.BadArguments, match=f"can't wait for job {missing}: a job can only wait for jobs that"):
         add.using(after=missing).enqueue(1)
 
 
-def test_jobs_of_one_call_may_wait_for_each_other_across_its_batches(app: outlive.App, query: Query) -> None:
+def test_jobs_of_one_call_may_wait_for_each_other_across_its_batches(app, query):
     first = add.job(0)
     jobs = [first, *(add.using(after=first).job(n) for n in range(4500))]
     enqueued = app.enqueue_many(jobs)
@@ -73,7 +72,7 @@ def test_jobs_of_one_call_may_wait_for_each_other_across_its_batches(app: outliv
     assert query("select count(*) from outlive.held")[0][0] == 9000
 
 
-def test_jobs_that_wait_in_a_circle_are_refused(app: outlive.App, query: Query) -> None:
+def test_jobs_that_wait_in_a_circle_are_refused(app, query):
     first, second = uuid4(), uuid4()
     circle = [add.using(id=first, after=second).job(1), add.using(id=second, after=first).job(2)]
     with pytest.raises(outlive.BadArguments, match="come before it in the same call"):
@@ -81,7 +80,7 @@ def test_jobs_that_wait_in_a_circle_are_refused(app: outlive.App, query: Query) 
     assert query("select count(*) from outlive.jobs") == [(0,)]
 
 
-def test_a_chain_is_enqueued_in_one_transaction(app: outlive.App, query: Query, connection: db.Connection) -> None:
+def test_a_chain_is_enqueued_in_one_transaction(app, query, queue):
     other = add.enqueue(0)
     first, second, third = outlive.chain(
         add.job(1), aadd.using(on_failure="proceed").job(2), add.using(after=other).job(3), on_failure=None
@@ -92,19 +91,19 @@ def test_a_chain_is_enqueued_in_one_transaction(app: outlive.App, query: Query, 
     assert query("select on_failure from outlive.dependencies where job_id = %s", second.id) == [("proceed",)]
     with pytest.raises(outlive.BadArguments):
         outlive.chain(add.job(1), add.using(after=uuid4()).job(2))
-    assert value(connection, "select count(*) from outlive.jobs") == 4
+    assert queue.value("select count(*) from outlive.jobs") == 4
 
 
-def test_a_group_has_its_jobs_and_a_job_after_them(app: outlive.App, query: Query, connection: db.Connection) -> None:
+def test_a_group_has_its_jobs_and_a_job_after_them(app, query, queue):
     group = outlive.group(add.job(n) for n in range(3))
     last = group.then(add.job(9), on_failure="cancel")
     assert needs_of(query, last) == [job.id for job in group]
-    run_job(connection, group.jobs[0].id)
+    queue.run_job(group.jobs[0].id)
     group.jobs[1].cancel()
     assert last.status() is State.CANCELLED
 
 
-def test_chains_and_groups_join_the_callers_transaction(app: outlive.App, query: Query, database_url: str) -> None:
+def test_chains_and_groups_join_the_callers_transaction(app, query, database_url):
     with psycopg.connect(database_url) as mine:
         group = outlive.group([add.job(1)], connection=mine)
         last = group.then(add.job(2))
@@ -115,7 +114,7 @@ def test_chains_and_groups_join_the_callers_transaction(app: outlive.App, query:
     assert query("select count(*) from outlive.held") == [(2,)]
 
 
-def test_the_async_twins_do_the_same(app: outlive.App, query: Query, database_url: str) -> None:
+def test_the_async_twins_do_the_same(app, query, database_url):
     async def main() -> None:
         first, second = await outlive.achain(add.job(1), aadd.job(2))
         assert await second.astatus() is State.BLOCKED
@@ -131,7 +130,7 @@ def test_the_async_twins_do_the_same(app: outlive.App, query: Query, database_ur
     assert query("select count(*) from outlive.jobs") == [(7,)]
 
 
-def test_chains_and_groups_need_jobs_of_one_app(app: outlive.App) -> None:
+def test_chains_and_groups_need_jobs_of_one_app(app):
     other = outlive.App().task(add.function)
     with pytest.raises(outlive.ConfigError, match="different apps"):
         outlive.chain(add.job(1), other.job(2))
@@ -139,6 +138,6 @@ def test_chains_and_groups_need_jobs_of_one_app(app: outlive.App) -> None:
         outlive.chain()
 
 
-def test_nothing_holds_up_the_job_after_an_empty_group(app: outlive.App) -> None:
+def test_nothing_holds_up_the_job_after_an_empty_group(app):
     nothing: list[BoundJob[int]] = []
     assert outlive.group(nothing).then(add.job(1)).status() is State.PENDING

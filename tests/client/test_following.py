@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 import outlive
-from outlive import db, store
+from outlive import store
 from outlive.model import Ended
 from outlive.states import Outcome, State
 from tests.client.example import add, fetch
-from tests.driving.making import WORKER, claim_job, end, run_job
+from tests.driving.making import WORKER, run_job
 
 
 def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -29,12 +29,12 @@ def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(use())
 
 
-def test_a_job_is_pending_then_running_then_succeeded(app: outlive.App, connection: db.Connection) -> None:
+def test_a_job_is_pending_then_running_then_succeeded(app, queue):
     job = add.enqueue(1)
     assert job.status() is State.PENDING
-    claimed = claim_job(connection, job.id)
+    claimed = queue.claim_job(job.id)
     assert job.status() is State.RUNNING
-    end(connection, Ended(claimed.token, result=b"3"))
+    queue.end(Ended(claimed.token, result=b"3"))
     assert job.status() is State.SUCCEEDED
     assert in_a_loop(app, job.astatus(), job.aresult()) == [State.SUCCEEDED, 3]
 
@@ -42,29 +42,27 @@ def test_a_job_is_pending_then_running_then_succeeded(app: outlive.App, connecti
 @pytest.mark.parametrize(
     ("stored", "value"), [(b'{"url":"u","n":[1,null]}', {"url": "u", "n": [1, None]}), (None, None)]
 )
-def test_the_result_is_the_value_that_the_job_returned(
-    app: outlive.App, connection: db.Connection, stored: Any, value: Any
-) -> None:
+def test_the_result_is_the_value_that_the_job_returned(app, queue, stored, value):
     job = fetch.enqueue("u")
-    run_job(connection, job.id, Outcome.SUCCEEDED, result=stored)
+    queue.run_job(job.id, Outcome.SUCCEEDED, result=stored)
     assert job.result(timeout=0) == value
     assert app.get_job(job.id).result() == value
 
 
-def test_the_result_is_waited_for(app: outlive.App, connection: db.Connection) -> None:
+def test_the_result_is_waited_for(app, queue):
     job = add.enqueue(1)
-    timer = threading.Timer(0.1, lambda: run_job(connection, job.id, Outcome.SUCCEEDED, result=b"1"))
+    timer = threading.Timer(0.1, lambda: queue.run_job(job.id, Outcome.SUCCEEDED, result=b"1"))
     timer.start()
     assert job.result(timeout=30) == 1
     timer.join()
 
 
-def test_the_result_is_waited_for_without_blocking_the_event_loop(app: outlive.App, connection: db.Connection) -> None:
+def test_the_result_is_waited_for_without_blocking_the_event_loop(app, queue):
     job = add.enqueue(1)
 
     async def use() -> int:
         waiting = asyncio.create_task(job.aresult(timeout=30))
-        await asyncio.to_thread(run_job, connection, job.id, Outcome.SUCCEEDED, result=b"1")
+        await asyncio.to_thread(run_job, queue, job.id, Outcome.SUCCEEDED, result=b"1")
         return await waiting
 
     assert in_a_loop(app, use()) == [1]
@@ -78,16 +76,9 @@ def test_the_result_is_waited_for_without_blocking_the_event_loop(app: outlive.A
         (State.QUARANTINED, Outcome.CRASHED, {"signal": "SIGSEGV", "error": "Killed by SIGSEGV"}, "Killed by SIGSEGV"),
     ],
 )
-def test_a_job_without_a_result_raises_with_its_last_attempt(
-    app: outlive.App,
-    connection: db.Connection,
-    state: State,
-    outcome: Outcome,
-    evidence: dict[str, Any],
-    said: str,
-) -> None:
+def test_a_job_without_a_result_raises_with_its_last_attempt(app, queue, state, outcome, evidence, said):
     job = add.using(max_crashes=1).enqueue(1)
-    run_job(connection, job.id, outcome, **evidence)
+    queue.run_job(job.id, outcome, **evidence)
     with pytest.raises(outlive.JobFailed, match=said) as raised:
         job.result(timeout=0)
     with pytest.raises(outlive.JobFailed, match=f"outlive show {job.id}") as araised:
@@ -99,15 +90,15 @@ def test_a_job_without_a_result_raises_with_its_last_attempt(
         assert (error.attempt.signal, error.attempt.stack) == (evidence.get("signal"), evidence.get("stack"))
 
 
-def test_a_job_that_will_be_tried_again_gives_no_result_yet(app: outlive.App, connection: db.Connection) -> None:
+def test_a_job_that_will_be_tried_again_gives_no_result_yet(app, queue):
     job = add.enqueue(1)
-    run_job(connection, job.id, Outcome.FAILED, error="once")
+    queue.run_job(job.id, Outcome.FAILED, error="once")
     assert job.status() is State.RETRYABLE
     with pytest.raises(TimeoutError):
         job.result(timeout=0)
 
 
-def test_waiting_ends_in_time(app: outlive.App) -> None:
+def test_waiting_ends_in_time(app):
     job = add.enqueue(1)
     start = time.monotonic()
     why = "no active worker has the task or serves the queue of: "
@@ -118,7 +109,7 @@ def test_waiting_ends_in_time(app: outlive.App) -> None:
         in_a_loop(app, job.aresult(timeout=0.05))
 
 
-def test_a_cancelled_job_is_cancelled_once(app: outlive.App) -> None:
+def test_a_cancelled_job_is_cancelled_once(app):
     first, second = add.enqueue(1), add.enqueue(2)
     assert first.cancel() is True
     assert first.cancel() is False
@@ -127,18 +118,18 @@ def test_a_cancelled_job_is_cancelled_once(app: outlive.App) -> None:
         first.result(timeout=0)
 
 
-def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app: outlive.App, connection: db.Connection) -> None:
+def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app, queue):
     job = add.enqueue(1)
-    claimed = claim_job(connection, job.id)
+    claimed = queue.claim_job(job.id)
     assert job.cancel() is True
     assert job.status() is State.RUNNING
-    assert db.run(connection, store.renew(WORKER, [claimed.token])) == {claimed.token: True}
+    assert queue.run(store.renew(WORKER, [claimed.token])) == {claimed.token: True}
 
 
-def test_a_job_that_was_pruned_is_not_found(app: outlive.App, connection: db.Connection) -> None:
+def test_a_job_that_was_pruned_is_not_found(app, queue):
     job = add.enqueue(1)
-    run_job(connection, job.id, Outcome.SUCCEEDED, result=b"1")
-    assert db.run(connection, store.prune_jobs([job.id])) == 1
+    queue.run_job(job.id, Outcome.SUCCEEDED, result=b"1")
+    assert queue.run(store.prune_jobs([job.id])) == 1
     asked: list[Callable[[], object]] = [job.status, job.result, job.cancel]
     for ask in asked:
         with pytest.raises(outlive.JobNotFound, match=f"there is no job {job.id}"):
@@ -148,19 +139,19 @@ def test_a_job_that_was_pruned_is_not_found(app: outlive.App, connection: db.Con
             in_a_loop(app, aask())
 
 
-def test_a_job_that_never_was_is_not_found(app: outlive.App) -> None:
+def test_a_job_that_never_was_is_not_found(app):
     with pytest.raises(outlive.JobNotFound):
         app.get_job(uuid4()).status()
 
 
-def test_an_id_may_be_text_but_not_any_text(app: outlive.App) -> None:
+def test_an_id_may_be_text_but_not_any_text(app):
     job = add.enqueue(1)
     assert app.get_job(str(job.id)) == job
     with pytest.raises(outlive.ConfigError, match="id is 'seven': it must be a UUID"):
         app.get_job("seven")
 
 
-def test_handles_on_the_same_job_are_equal_and_can_be_keys(app: outlive.App) -> None:
+def test_handles_on_the_same_job_are_equal_and_can_be_keys(app):
     job = add.enqueue(1)
     assert {job: 1}[app.get_job(job.id)] == 1
     assert repr(job) == f"Job(id={job.id!r})"

@@ -10,12 +10,11 @@ from uuid import uuid4
 import pytest
 
 import outlive
-from outlive import db
 from outlive.client import waiting
 from outlive.model import Ended
 from outlive.states import Outcome
 from tests.client.example import add
-from tests.driving.making import claim, count, end, lane, register_worker, run_job
+from tests.driving.making import Queue, lane
 from tests.waiting import eventually
 
 Gather = Callable[..., list[Any]]
@@ -47,67 +46,57 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def ended(connection: db.Connection, job: outlive.Job[int], value: int) -> None:
-    run_job(connection, job.id, Outcome.SUCCEEDED, result=str(value).encode())
+def ended(queue: Queue, job: outlive.Job[int], value: int) -> None:
+    queue.run_job(job.id, Outcome.SUCCEEDED, result=str(value).encode())
 
 
-def failed(connection: db.Connection, job: outlive.Job[int]) -> None:
-    run_job(connection, job.id, Outcome.FAILED, error="ValueError: no", final=True)
+def failed(queue: Queue, job: outlive.Job[int]) -> None:
+    queue.run_job(job.id, Outcome.FAILED, error="ValueError: no", final=True)
 
 
-def start(threads: ThreadPoolExecutor, connection: db.Connection, gather: Gather, *args: Any) -> Future[list[Any]]:
+def start(threads: ThreadPoolExecutor, queue: Queue, gather: Gather, *args: Any) -> Future[list[Any]]:
     found = threads.submit(gather, *args)
-    eventually(lambda: count(connection, "awaited") > 0, what="the jobs are awaited")
+    eventually(lambda: queue.count("awaited") > 0, what="the jobs are awaited")
     return found
 
 
-def test_results_come_in_the_order_of_the_jobs(
-    app: outlive.App,
-    connection: db.Connection,
-    gather: Gather,
-    threads: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_results_come_in_the_order_of_the_jobs(app, queue, gather, threads, monkeypatch):
     for pause in ("FIRST_LOOK_S", "LAST_LOOK_S"):
         monkeypatch.setattr(waiting, pause, 600.0)
     jobs = [add.enqueue(n) for n in range(5)]
-    ended(connection, jobs[2], 2)
-    found = start(threads, connection, gather, [*jobs, jobs[0]], 20)
+    ended(queue, jobs[2], 2)
+    found = start(threads, queue, gather, [*jobs, jobs[0]], 20)
     for n in (4, 0, 3, 1):
-        ended(connection, jobs[n], n)
+        ended(queue, jobs[n], n)
     assert found.result(20) == [0, 1, 2, 3, 4, 0]
-    assert count(connection, "awaited") == 0
+    assert queue.count("awaited") == 0
 
 
-def test_nothing_is_gathered_from_nothing(gather: Gather) -> None:
+def test_nothing_is_gathered_from_nothing(gather):
     assert gather([]) == []
 
 
-def test_the_first_failure_is_raised_while_others_go_on(
-    app: outlive.App, connection: db.Connection, gather: Gather, threads: ThreadPoolExecutor
-) -> None:
+def test_the_first_failure_is_raised_while_others_go_on(app, queue, gather, threads):
     jobs = [add.enqueue(n) for n in range(3)]
-    found = start(threads, connection, gather, jobs, 20)
-    failed(connection, jobs[1])
+    found = start(threads, queue, gather, jobs, 20)
+    failed(queue, jobs[1])
     with pytest.raises(outlive.JobFailed, match=f"job {jobs[1].id} is failed: ValueError: no"):
         found.result(20)
     assert jobs[0].status() is outlive.State.PENDING
 
 
-def test_errors_can_be_returned_among_the_results(app: outlive.App, connection: db.Connection, gather: Gather) -> None:
+def test_errors_can_be_returned_among_the_results(app, queue, gather):
     jobs = [add.enqueue(n) for n in range(2)]
-    ended(connection, jobs[0], 0)
-    failed(connection, jobs[1])
+    ended(queue, jobs[0], 0)
+    failed(queue, jobs[1])
     fine, error, lost = gather([*jobs, app.get_job(uuid4())], return_exceptions=True)
     assert fine == 0
     assert (type(error), error.job_id, type(lost)) == (outlive.JobFailed, jobs[1].id, outlive.JobNotFound)
 
 
-def test_a_timeout_names_the_jobs_that_are_not_finished(
-    app: outlive.App, connection: db.Connection, gather: Gather
-) -> None:
+def test_a_timeout_names_the_jobs_that_are_not_finished(app, queue, gather):
     jobs = [add.enqueue(n) for n in range(9)]
-    ended(connection, jobs[0], 0)
+    ended(queue, jobs[0], 0)
     began = time.monotonic()
     with pytest.raises(TimeoutError) as raised:
         gather(jobs, timeout=0.3)
@@ -115,23 +104,21 @@ def test_a_timeout_names_the_jobs_that_are_not_finished(
     named = ", ".join(str(job.id) for job in jobs[1:6])
     why = f"; no active worker has the task or serves the queue of: {add.name}"
     assert str(raised.value) == f"8 of 9 jobs did not finish within 0.3 s: {named} and 3 more{why}"
-    register_worker(connection)
+    queue.register_worker()
     with pytest.raises(TimeoutError, match=f"1 of 2 jobs did not finish within 0 s: {jobs[1].id}$"):
         gather(jobs[:2], timeout=0)
 
 
-def test_jobs_of_two_apps_are_not_gathered_together(app: outlive.App, gather: Gather) -> None:
+def test_jobs_of_two_apps_are_not_gathered_together(app, gather):
     other = outlive.App("postgresql:///other")
     with pytest.raises(outlive.ConfigError, match="jobs are of different apps"):
         gather([add.enqueue(1), other.get_job(uuid4())])
 
 
-def test_thousands_of_jobs_are_gathered_while_they_end(
-    app: outlive.App, connection: db.Connection, gather: Gather, threads: ThreadPoolExecutor
-) -> None:
+def test_thousands_of_jobs_are_gathered_while_they_end(app, queue, gather, threads):
     jobs = app.enqueue_many(add.job(n) for n in range(3000))
-    found = start(threads, connection, gather, jobs, 100)
+    found = start(threads, queue, gather, jobs, 100)
     number = {job.id: n for n, job in enumerate(jobs)}
-    while claimed := claim(connection, [lane(add.name)]):
-        assert end(connection, *(Ended(one.token, result=str(number[one.id]).encode()) for one in claimed)) == []
+    while claimed := queue.claim([lane(add.name)]):
+        assert queue.end(*(Ended(one.token, result=str(number[one.id]).encode()) for one in claimed)) == []
     assert found.result(60) == list(range(3000))

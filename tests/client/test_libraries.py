@@ -13,12 +13,12 @@ import psycopg
 import pytest
 
 import outlive
-from outlive import db
 from outlive.client.task import BoundJob
 from outlive.errors import WrongConnection
 from tests.client.example import add, fetch, take
 from tests.driving.databases import new_database
 from tests.driving.libraries import LIBRARIES, Transaction, drive
+from tests.driving.making import Queue
 from tests.driving.workers import ROOT
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -53,10 +53,10 @@ def database_url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def emptied(connection: db.Connection) -> Iterator[None]:
+def emptied(queue: Queue) -> Iterator[None]:
     yield
-    connection.execute("truncate mine, outlive.jobs, outlive.waiting, outlive.dedupe_keys, outlive.batches")
-    connection.execute("delete from outlive.callbacks")
+    queue.execute("truncate mine, outlive.jobs, outlive.waiting, outlive.dedupe_keys, outlive.batches")
+    queue.execute("delete from outlive.callbacks")
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -72,9 +72,7 @@ def heard(database_url: str) -> Iterator[Callable[[], int]]:
         yield lambda: len(list(listener.notifies(timeout=0.02)))
 
 
-def test_a_job_is_committed_with_the_row_beside_it_and_wakes_a_worker(
-    within: Within, count: Callable[[], int], heard: Callable[[], int], query: Query
-) -> None:
+def test_a_job_is_committed_with_the_row_beside_it_and_wakes_a_worker(within, count, heard, query):
     async def use(mine: Transaction) -> None:
         job = await mine.enqueue(add, 1)  # First, so that it must begin the transaction itself.
         await mine.execute("insert into mine values (1)")
@@ -88,9 +86,7 @@ def test_a_job_is_committed_with_the_row_beside_it_and_wakes_a_worker(
     assert query("select n from mine") == [(1,)]
 
 
-def test_a_rollback_leaves_neither_job_nor_row_and_wakes_no_worker(
-    within: Within, app: outlive.App, count: Callable[[], int], heard: Callable[[], int], query: Query
-) -> None:
+def test_a_rollback_leaves_neither_job_nor_row_and_wakes_no_worker(within, app, count, heard, query):
     async def use(mine: Transaction) -> None:
         await mine.enqueue(add, 1)
         await mine.enqueue_many(app, [add.job(n) for n in range(MANY)])
@@ -101,9 +97,7 @@ def test_a_rollback_leaves_neither_job_nor_row_and_wakes_no_worker(
     assert (count(), heard(), query("select n from mine")) == (0, 0, [])
 
 
-def test_a_savepoint_takes_its_jobs_back_and_leaves_the_others(
-    within: Within, app: outlive.App, count: Callable[[], int], query: Query
-) -> None:
+def test_a_savepoint_takes_its_jobs_back_and_leaves_the_others(within, app, count, query):
     async def use(mine: Transaction) -> None:
         kept = await mine.enqueue(add, 1)
         with suppress(KeyError):
@@ -119,9 +113,7 @@ def test_a_savepoint_takes_its_jobs_back_and_leaves_the_others(
     assert count() == 2
 
 
-def test_a_taken_key_is_our_error_and_a_savepoint_keeps_the_transaction_usable(
-    within: Within, app: outlive.App, count: Callable[[], int]
-) -> None:
+def test_a_taken_key_is_our_error_and_a_savepoint_keeps_the_transaction_usable(within, app, count):
     first = add.using(dedupe_key="k").enqueue(1)
 
     async def use(mine: Transaction) -> None:
@@ -140,7 +132,7 @@ def test_a_taken_key_is_our_error_and_a_savepoint_keeps_the_transaction_usable(
     assert count() == 2
 
 
-def test_every_kind_of_value_arrives_as_it_was(within: Within, app: outlive.App, query: Query) -> None:
+def test_every_kind_of_value_arrives_as_it_was(within, app, query):
     soon = datetime.now(UTC) + timedelta(days=1, microseconds=7)
     made: list[UUID] = []
 
@@ -168,9 +160,7 @@ def test_every_kind_of_value_arrives_as_it_was(within: Within, app: outlive.App,
     assert sorted(times) == sorted([(soon, 0), (soon, 5)])
 
 
-def test_many_jobs_outside_of_a_transaction_are_all_made_or_none(
-    within: Within, app: outlive.App, count: Callable[[], int]
-) -> None:
+def test_many_jobs_outside_of_a_transaction_are_all_made_or_none(within, app, count):
     add.using(dedupe_key="taken").enqueue(0)
     jobs = [*(add.job(n) for n in range(MANY)), add.using(dedupe_key="taken", on_conflict="raise").job(0)]
 
@@ -186,9 +176,7 @@ def test_many_jobs_outside_of_a_transaction_are_all_made_or_none(
     within(use, autocommit=True)
 
 
-def test_a_batch_is_opened_filled_and_closed_in_the_transaction(
-    within: Within, app: outlive.App, count: Callable[[], int], query: Query
-) -> None:
+def test_a_batch_is_opened_filled_and_closed_in_the_transaction(within, app, count, query):
     async def use(mine: Transaction) -> None:
         block = app.batch("import", on_success=add.job(9), connection=mine.connection)
         if mine.is_async:
@@ -208,9 +196,7 @@ def test_a_batch_is_opened_filled_and_closed_in_the_transaction(
     assert count() == 1
 
 
-def test_a_sync_connection_is_refused_by_async_calls_and_an_async_one_by_sync_calls(
-    within: Within, app: outlive.App, count: Callable[[], int]
-) -> None:
+def test_a_sync_connection_is_refused_by_async_calls_and_an_async_one_by_sync_calls(within, app, count):
     async def use(mine: Transaction) -> None:
         here = add.using(connection=mine.connection)
         if mine.is_async:
@@ -228,9 +214,7 @@ def test_a_sync_connection_is_refused_by_async_calls_and_an_async_one_by_sync_ca
 
 
 @pytest.mark.parametrize("strange", ["postgresql:///", object(), psycopg, 7])
-def test_an_object_that_is_no_connection_is_refused_with_a_list_of_those_that_are(
-    app: outlive.App, strange: Any
-) -> None:
+def test_an_object_that_is_no_connection_is_refused_with_a_list_of_those_that_are(app, strange):
     taken = "psycopg or asyncpg, a connection or session of SQLAlchemy, or Django's connection"
     with pytest.raises(WrongConnection, match=taken):
         add.using(connection=strange).enqueue(1)
@@ -238,7 +222,7 @@ def test_an_object_that_is_no_connection_is_refused_with_a_list_of_those_that_ar
         asyncio.run(app.aenqueue_many([add.job(1)], connection=strange))
 
 
-def test_a_connection_to_another_kind_of_database_is_refused(app: outlive.App) -> None:
+def test_a_connection_to_another_kind_of_database_is_refused(app):
     import sqlalchemy
     from django.db.backends.sqlite3.base import DatabaseWrapper
 
@@ -250,7 +234,7 @@ def test_a_connection_to_another_kind_of_database_is_refused(app: outlive.App) -
     lite.dispose()
 
 
-def test_no_library_is_imported_that_the_caller_does_not_use() -> None:
+def test_no_library_is_imported_that_the_caller_does_not_use():
     code = "import sys, outlive, outlive.callers; outlive.App(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-import outlive
-from outlive import db
 from tests.client.example import add
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -26,7 +25,7 @@ where datname = current_database() and pid <> pg_backend_pid() and backend_type 
 BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
-def test_eight_threads_enqueue_through_one_app(app: outlive.App, query: Query) -> None:
+def test_eight_threads_enqueue_through_one_app(app, query):
     with ThreadPoolExecutor(8) as threads:
         jobs = list(threads.map(add.enqueue, range(800)))
     assert len({job.id for job in jobs}) == 800
@@ -34,7 +33,7 @@ def test_eight_threads_enqueue_through_one_app(app: outlive.App, query: Query) -
     assert query(OTHERS)[0][0] <= 8
 
 
-def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query) -> None:
+def test_no_more_connections_are_kept_than_a_few(app, query):
     together = threading.Barrier(12)
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(lambda _: app.connections.within(lambda _: together.wait(30)), range(12)))
@@ -42,9 +41,7 @@ def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query)
 
 
 @pytest.mark.parametrize("way", ["plainly", "with_the_lock_taken", "within_a_loop", "amid_threads", "as_servers_do"])
-def test_a_process_may_fork_after_it_has_used_its_app(
-    app: outlive.App, query: Query, database_url: str, way: str
-) -> None:
+def test_a_process_may_fork_after_it_has_used_its_app(app, query, database_url, way):
     program = subprocess.Popen(
         [sys.executable, "-X", "dev", "-m", "tests.client.forking", way, database_url],
         cwd=Path(__file__).parents[2],
@@ -73,13 +70,13 @@ def test_a_process_may_fork_after_it_has_used_its_app(
     assert jobs == expected[way]
 
 
-def test_one_event_loop_after_another_uses_the_same_app(app: outlive.App, query: Query) -> None:
+def test_one_event_loop_after_another_uses_the_same_app(app, query):
     for n in range(3):
         asyncio.run(add.aenqueue(n))
     assert query("select count(*) from outlive.jobs") == [(3,)]
 
 
-def test_connections_of_an_event_loop_that_has_ended_are_not_kept(app: outlive.App, query: Query) -> None:
+def test_connections_of_an_event_loop_that_has_ended_are_not_kept(app, query):
     app.connections.close()
     for n in range(3):
         asyncio.run(add.aenqueue(n))
@@ -87,7 +84,7 @@ def test_connections_of_an_event_loop_that_has_ended_are_not_kept(app: outlive.A
     eventually(lambda: query(OTHERS) == [(0,)])
 
 
-def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Query) -> None:
+def test_many_tasks_of_one_event_loop_enqueue_at_once(app, query):
     async def use() -> None:
         await asyncio.gather(*(add.aenqueue(n) for n in range(40)))
         await app.connections.aclose()
@@ -96,7 +93,7 @@ def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Q
     assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
 
 
-def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app: outlive.App, query: Query) -> None:
+def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app, query):
     app.connections.close()
     seen: list[int] = []
 
@@ -113,9 +110,7 @@ def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app: outlive
     assert 1 < max(seen) <= 9, "eight, and the one that listens"
 
 
-def test_a_task_that_holds_a_lock_is_not_stuck_behind_those_that_wait_for_it(
-    app: outlive.App, query: Query, connect: Callable[[], db.Connection]
-) -> None:
+def test_a_task_that_holds_a_lock_is_not_stuck_behind_those_that_wait_for_it(app, query, connect):
     async def use() -> None:
         job = await add.aenqueue(0)
         with connect() as mine:
@@ -131,9 +126,9 @@ def test_a_task_that_holds_a_lock_is_not_stuck_behind_those_that_wait_for_it(
     asyncio.run(use())
 
 
-def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: outlive.App, query: Query) -> None:
-    def work(connection: db.Connection) -> None:
-        connection.execute("begin")
+def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app, query):
+    def work(queue: Queue) -> None:
+        queue.execute("begin")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -142,9 +137,7 @@ def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: o
     assert query("select count(*) from outlive.jobs") == [(1,)]
 
 
-def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(
-    app: outlive.App, query: Query, connect: Callable[[], db.Connection]
-) -> None:
+def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(app, query, connect):
     async def use() -> None:
         with connect() as locker, locker.transaction():
             locker.execute("lock table outlive.jobs in access exclusive mode")

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +16,7 @@ import outlive
 from outlive import db, embedded, migrate
 from outlive.client.connections import PATIENCE_S
 from tests.client.example import add, app_at
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -55,14 +55,14 @@ class Busy:
         return sorted((job.id, n) for job, n in self.acknowledged)
 
 
-def test_a_terminated_backend_is_not_noticed(app: outlive.App, query: Query) -> None:
+def test_a_terminated_backend_is_not_noticed(app, query):
     add.enqueue(1)
     assert query(TERMINATE) == [(True,)]
     add.enqueue(2)
     assert query("select count(*) from outlive.jobs") == [(2,)]
 
 
-def test_a_session_that_the_server_ends_because_it_idles_is_not_noticed(app: outlive.App, query: Query) -> None:
+def test_a_session_that_the_server_ends_because_it_idles_is_not_noticed(app, query):
     job = add.enqueue(1)
     app.connections.within(lambda connection: connection.execute("set idle_session_timeout = '1ms'"))
     others = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -70,7 +70,7 @@ def test_a_session_that_the_server_ends_because_it_idles_is_not_noticed(app: out
     assert job.status() is outlive.State.PENDING
 
 
-def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app: outlive.App, query: Query) -> None:
+def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app, query):
     async def use() -> None:
         await add.aenqueue(1)
         assert query(TERMINATE) != []
@@ -81,7 +81,7 @@ def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app: outlive.App, 
     assert query("select count(*) from outlive.jobs") == [(2,)]
 
 
-def test_all_idle_connections_broken_at_once_cost_one_repetition(app: outlive.App, query: Query) -> None:
+def test_all_idle_connections_broken_at_once_cost_one_repetition(app, query):
     together = threading.Barrier(8)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: app.connections.within(lambda _: together.wait(30)), range(8)))
@@ -92,9 +92,7 @@ def test_all_idle_connections_broken_at_once_cost_one_repetition(app: outlive.Ap
     assert query("select count(*) from outlive.jobs") == [(1,)]
 
 
-def test_all_idle_connections_of_an_event_loop_broken_at_once_cost_one_repetition(
-    app: outlive.App, query: Query
-) -> None:
+def test_all_idle_connections_of_an_event_loop_broken_at_once_cost_one_repetition(app, query):
     async def use() -> None:
         together = asyncio.Event()
         arrived = 0
@@ -117,9 +115,7 @@ def test_all_idle_connections_of_an_event_loop_broken_at_once_cost_one_repetitio
     assert query("select count(*) from outlive.jobs") == [(1,)]
 
 
-def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated_again_and_again(
-    app: outlive.App, query: Query
-) -> None:
+def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated_again_and_again(app, query):
     busy = Busy(threads=4)
     for _ in range(15):
         busy.await_more(10)
@@ -130,10 +126,10 @@ def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated
     assert query("select count(*)::int from outlive.waiting") == [(len(acknowledged),)]
 
 
-def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_clients_see_no_error(server: Path) -> None:
+def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_clients_see_no_error(server):
     settings = {"fsync": "off"}
     url = embedded.ensure(server, settings=settings)
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         migrate.migrate(connection)
     app = app_at(url)
     busy = Busy(threads=2)
@@ -157,7 +153,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_password() -> None:
+def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_password():
     app = app_at(f"postgresql://shop_user:{PASSWORD}@127.0.0.1:{free_port()}/shop")
 
     async def use() -> list[Any]:
@@ -176,10 +172,10 @@ def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_passwor
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_client_that_comes_before_its_server_waits_for_it(server: Path, kind: str) -> None:
+def test_a_client_that_comes_before_its_server_waits_for_it(server, kind):
     settings = {"fsync": "off"}
     url = embedded.ensure(server, settings=settings)
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         migrate.migrate(connection)
     assert embedded.release(server, wait_s=10)
     app = app_at(url)
@@ -195,7 +191,7 @@ def test_a_client_that_comes_before_its_server_waits_for_it(server: Path, kind: 
 
 
 @pytest.mark.parametrize("wrong", [{"dbname": "no_such_database"}, {"user": "no_such_user"}])
-def test_a_server_that_refuses_is_asked_once(database_url: str, wrong: dict[str, Any]) -> None:
+def test_a_server_that_refuses_is_asked_once(database_url, wrong):
     app_at(make_conninfo(database_url, **wrong))
     start = time.monotonic()
     with pytest.raises(outlive.DatabaseUnreachable, match="does not exist"):
@@ -204,7 +200,7 @@ def test_a_server_that_refuses_is_asked_once(database_url: str, wrong: dict[str,
 
 
 @pytest.mark.long
-def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_is_given_up(tmp_path):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -229,7 +225,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
         f"host=127.0.0.1 port=1 password=p {PASSWORD}=1",
     ],
 )
-def test_a_malformed_address_is_refused_without_quoting_its_password(url: str) -> None:
+def test_a_malformed_address_is_refused_without_quoting_its_password(url):
     app_at(url)
     with pytest.raises(outlive.ConfigError, match="write it like postgresql://") as raised:
         add.enqueue(1)

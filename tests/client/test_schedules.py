@@ -5,7 +5,6 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
@@ -43,7 +42,7 @@ def declared(app: outlive.App) -> Schedule:
     return schedule
 
 
-def test_a_task_is_scheduled_and_stays_the_task_that_it_is(app: outlive.App) -> None:
+def test_a_task_is_scheduled_and_stays_the_task_that_it_is(app):
     task = app.task(report)
     assert app.schedule("*/5 * * * *", timezone="Europe/Berlin")(task) is task
     name = "tests.client.test_schedules.report"
@@ -51,7 +50,7 @@ def test_a_task_is_scheduled_and_stays_the_task_that_it_is(app: outlive.App) -> 
     assert app.schedules == {name: expected}
 
 
-def test_a_plain_function_becomes_a_task(app: outlive.App) -> None:
+def test_a_plain_function_becomes_a_task(app):
     task = app.schedule(every="30s")(report)
     assert isinstance(task, Task)
     assert task("a", pages=2) == "aa"
@@ -59,7 +58,7 @@ def test_a_plain_function_becomes_a_task(app: outlive.App) -> None:
     assert (declared(app).every_s, declared(app).cron) == (30.0, None)
 
 
-def test_every_option_is_declared(app: outlive.App) -> None:
+def test_every_option_is_declared(app):
     app.schedule(
         every="1h",
         timezone="Asia/Tokyo",
@@ -89,12 +88,12 @@ def test_every_option_is_declared(app: outlive.App) -> None:
     )
 
 
-def test_arguments_may_be_given_by_position(app: outlive.App) -> None:
+def test_arguments_may_be_given_by_position(app):
     app.schedule(every=60, args=["https://example.org/"])(fetch)
     assert declared(app).args == b'{"url":"https://example.org/"}'
 
 
-def test_arguments_are_declared_as_the_task_is_annotated(app: outlive.App) -> None:
+def test_arguments_are_declared_as_the_task_is_annotated(app):
     app.schedule(every=60, args={"line": Line(Decimal("1.50")), "due": date(2030, 1, 31)})(bill)
     assert declared(app).args == b'{"due":"2030-01-31","line":{"price":"1.50"}}'
 
@@ -108,16 +107,14 @@ def test_arguments_are_declared_as_the_task_is_annotated(app: outlive.App) -> No
         ([Line(1.5)], "argument line.price: expected Decimal, got float"),  # type: ignore[arg-type]
     ],
 )
-def test_an_argument_of_the_wrong_type_is_refused_with_the_names_of_schedule_and_argument(
-    app: outlive.App, args: Any, fault: str
-) -> None:
+def test_an_argument_of_the_wrong_type_is_refused_with_the_names_of_schedule_and_argument(app, args, fault):
     said = f"^the schedule noon is refused: tests.client.test_schedules.bill can't be enqueued: {fault}$"
     with pytest.raises(outlive.BadArguments, match=said):
         app.schedule(every=60, name="noon", args=args)(bill)
     assert app.schedules == {}
 
 
-def test_a_task_may_have_several_schedules_under_names_of_their_own(app: outlive.App) -> None:
+def test_a_task_may_have_several_schedules_under_names_of_their_own(app):
     @app.schedule("0 0 * * *")
     @app.schedule("0 12 * * *", name="noon")
     @app.task
@@ -153,28 +150,26 @@ def test_a_task_may_have_several_schedules_under_names_of_their_own(app: outlive
         (None, {"every": 60, "args": {"kind": "x" * 65536}}, "over the limit of 65,536"),
     ],
 )
-def test_nonsense_is_refused_where_it_is_declared(
-    app: outlive.App, cron: Any, options: dict[str, Any], reason: str
-) -> None:
+def test_nonsense_is_refused_where_it_is_declared(app, cron, options, reason):
     with pytest.raises(outlive.ConfigError, match=reason):
         app.schedule(cron, **options)(report)
     assert app.schedules == {}
 
 
 @pytest.mark.parametrize("args", [None, {"link": "x"}, ["a", "b"], {"url": {1, 2}}])
-def test_arguments_that_do_not_fit_the_task_are_refused(app: outlive.App, args: Any) -> None:
+def test_arguments_that_do_not_fit_the_task_are_refused(app, args):
     with pytest.raises(outlive.BadArguments, match="fetch can't be"):
         app.schedule(every=60, args=args)(fetch)
 
 
-def test_a_task_of_another_app_or_with_options_for_its_jobs_is_refused(app: outlive.App) -> None:
+def test_a_task_of_another_app_or_with_options_for_its_jobs_is_refused(app):
     task = app.task(report)
     for other in (outlive.App().task(report), task.using(priority=1), Task(app, report, Policy())):
         with pytest.raises(outlive.ConfigError, match=r"report is not a task of this app: put @app.schedule above"):
             app.schedule(every=60)(other)
 
 
-def test_a_declaration_loads_neither_cronsim_nor_time_zones() -> None:
+def test_a_declaration_loads_neither_cronsim_nor_time_zones():
     """Each fork of a zygote would pay for them."""
     script = (
         "import sys, outlive\napp = outlive.App()\n"

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import db
 from outlive.client import connections
 from tests.client.example import add, app_at
-from tests.driving.making import count
 from tests.proxy import Proxy
 from tests.waiting import aeventually, eventually
 
@@ -57,8 +55,8 @@ async def crowd(proxy: Proxy, during: Callable[[set[asyncio.Task[Any]]], Any]) -
 
 @pytest.mark.usefixtures("app")
 def test_tasks_of_an_event_loop_that_wait_for_a_silent_database_open_no_connections_of_their_own(
-    app: outlive.App, proxy: Proxy, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    app, proxy, queue, monkeypatch
+):
     monkeypatch.setattr(connections, "SILENT_S", 1.0)
 
     async def until_they_give_up(tasks: set[asyncio.Task[Any]]) -> None:
@@ -73,12 +71,10 @@ def test_tasks_of_an_event_loop_that_wait_for_a_silent_database_open_no_connecti
     assert len(errors) == TASKS - connections.PLACES
     assert {type(error) for error in errors} == {outlive.DatabaseUnreachable}
     assert "for 1 s it has answered none of the 8 connections of this event loop" in str(errors[0])
-    assert count(connection, "jobs") == 1 + connections.PLACES
+    assert queue.count("jobs") == 1 + connections.PLACES
 
 
-def test_tasks_of_an_event_loop_go_on_after_a_silence(
-    app: outlive.App, proxy: Proxy, connection: db.Connection
-) -> None:
+def test_tasks_of_an_event_loop_go_on_after_a_silence(app, proxy, queue):
     async def a_moment(tasks: set[asyncio.Task[Any]]) -> None:
         await asyncio.wait(tasks, timeout=0.2)
 
@@ -88,14 +84,12 @@ def test_tasks_of_an_event_loop_go_on_after_a_silence(
         return ended
 
     assert {type(one) for one in asyncio.run(use())} == {outlive.Job}
-    assert count(connection, "jobs") == 1 + TASKS
+    assert queue.count("jobs") == 1 + TASKS
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("state", ["before", "while it waits", "unconnected"])
-def test_a_timeout_is_kept_while_the_database_is_silent(
-    app: outlive.App, proxy: Proxy, connection: db.Connection, kind: str, state: str
-) -> None:
+def test_a_timeout_is_kept_while_the_database_is_silent(app, proxy, queue, kind, state):
     job = add.enqueue(1)
     if state == "unconnected":
         app.connections.close()
@@ -124,7 +118,7 @@ def test_a_timeout_is_kept_while_the_database_is_silent(
         waits = threads.submit(in_a_thread) if kind == "sync" else threads.submit(asyncio.run, in_a_loop())
         try:
             if state == "while it waits":
-                eventually(lambda: count(connection, "awaited") == 1 or waits.done())
+                eventually(lambda: queue.count("awaited") == 1 or waits.done())
                 proxy.silence()
             waits.result(30)
         finally:
@@ -133,9 +127,7 @@ def test_a_timeout_is_kept_while_the_database_is_silent(
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_reads_that_time_out_behind_a_lock_leave_no_session_behind(
-    database_url: str, connection: db.Connection, kind: str
-) -> None:
+def test_reads_that_time_out_behind_a_lock_leave_no_session_behind(database_url, queue, kind):
     app = app_at(database_url)
     job = add.enqueue(1)
 
@@ -145,10 +137,10 @@ def test_reads_that_time_out_behind_a_lock_leave_no_session_behind(
         await app.connections.aclose()
 
     def waiting() -> list[Any]:
-        return connection.execute("select pid from pg_locks where not granted").fetchall()
+        return queue.execute("select pid from pg_locks where not granted").fetchall()
 
-    with connection.transaction(), ThreadPoolExecutor(1) as threads:
-        connection.execute("lock table outlive.jobs")
+    with queue.transaction(), ThreadPoolExecutor(1) as threads:
+        queue.execute("lock table outlive.jobs")
         for _ in range(3):
             if kind == "sync":
                 with pytest.raises(TimeoutError):
@@ -159,7 +151,7 @@ def test_reads_that_time_out_behind_a_lock_leave_no_session_behind(
         eventually(lambda: waiting() == [], within_s=10, what="the server has ended the sessions")
 
 
-def test_event_loops_that_are_closed_leave_no_connections_behind(database_url: str, connection: db.Connection) -> None:
+def test_event_loops_that_are_closed_leave_no_connections_behind(database_url, queue):
     """Tasks that wait for a place keep their loop from being freed."""
     app = app_at(database_url)
 
@@ -170,4 +162,4 @@ def test_event_loops_that_are_closed_leave_no_connections_behind(database_url: s
         asyncio.run(many())
     asyncio.run(app.connections.aclose())
     others = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    eventually(lambda: connection.execute(others).fetchall() == [], within_s=10)
+    eventually(lambda: queue.execute(others).fetchall() == [], within_s=10)

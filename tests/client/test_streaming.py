@@ -24,7 +24,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.long
-def test_two_hundred_thousand_jobs_take_little_memory_and_keep_their_order(app: outlive.App, query: Query) -> None:
+def test_two_hundred_thousand_jobs_take_little_memory_and_keep_their_order(app, query):
     used: list[int] = []
 
     def jobs() -> Iterator[BoundJob[Any]]:
@@ -42,9 +42,7 @@ def test_two_hundred_thousand_jobs_take_little_memory_and_keep_their_order(app: 
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_batch_that_fails_leaves_the_ones_before_it_and_the_call_can_be_repeated(
-    app: outlive.App, count: Callable[[], int], query: Query, kind: str
-) -> None:
+def test_a_batch_that_fails_leaves_the_ones_before_it_and_the_call_can_be_repeated(app, count, query, kind):
     taken = add.using(dedupe_key="taken").enqueue(0)
     jobs = [add.job(n) for n in range(MANY)]
     jobs[MANY - 1] = add.using(dedupe_key="taken", on_conflict="raise").job(0)
@@ -60,7 +58,7 @@ def test_a_batch_that_fails_leaves_the_ones_before_it_and_the_call_can_be_repeat
     assert query("select count(*) from outlive.waiting") == [(MANY,)]
 
 
-def test_a_stream_that_breaks_off_leaves_whole_batches(app: outlive.App, count: Callable[[], int]) -> None:
+def test_a_stream_that_breaks_off_leaves_whole_batches(app, count):
     def jobs() -> Iterator[BoundJob[Any]]:
         for n in range(MANY):
             yield take.job({n} if n == MANY - 1 else n)
@@ -70,9 +68,7 @@ def test_a_stream_that_breaks_off_leaves_whole_batches(app: outlive.App, count: 
     assert count() == 2 * PORTION_JOBS
 
 
-def test_a_stream_in_the_caller_s_transaction_is_gone_with_it(
-    app: outlive.App, database_url: str, count: Callable[[], int]
-) -> None:
+def test_a_stream_in_the_caller_s_transaction_is_gone_with_it(app, database_url, count):
     with psycopg.connect(database_url) as connection:
         assert app.enqueue_stream((add.job(n) for n in range(MANY)), connection=connection) == MANY
         assert connection.execute("select count(*) from outlive.jobs").fetchone() == (MANY,)
@@ -81,6 +77,6 @@ def test_a_stream_in_the_caller_s_transaction_is_gone_with_it(
     assert count() == 0
 
 
-def test_a_stream_may_be_empty(app: outlive.App, count: Callable[[], int]) -> None:
+def test_a_stream_may_be_empty(app, count):
     assert app.enqueue_stream([]) == asyncio.run(app.aenqueue_stream([])) == 0
     assert count() == 0

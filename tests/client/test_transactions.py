@@ -37,9 +37,7 @@ def in_a_loop(database_url: str, use: Callable[[psycopg.AsyncConnection[Any]], A
 
 @pytest.mark.parametrize("jobs", [1, MANY])
 @pytest.mark.parametrize("began", [True, False])
-def test_jobs_are_gone_when_the_caller_rolls_back(
-    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int], jobs: int, began: bool
-) -> None:
+def test_jobs_are_gone_when_the_caller_rolls_back(app, mine, count, jobs, began):
     if began:
         mine.execute("insert into mine values (1)")
     app.enqueue_many((add.job(n) for n in range(jobs)), connection=mine)
@@ -50,9 +48,7 @@ def test_jobs_are_gone_when_the_caller_rolls_back(
 
 
 @pytest.mark.parametrize("jobs", [1, MANY])
-def test_jobs_are_gone_when_the_caller_s_block_is_left_by_an_exception(
-    app: outlive.App, database_url: str, count: Callable[[], int], jobs: int
-) -> None:
+def test_jobs_are_gone_when_the_caller_s_block_is_left_by_an_exception(app, database_url, count, jobs):
     with psycopg.connect(database_url, autocommit=True) as connection:
         with connection.transaction():
             app.enqueue_many([add.job(1)], connection=connection)
@@ -61,9 +57,7 @@ def test_jobs_are_gone_when_the_caller_s_block_is_left_by_an_exception(
         assert count() == 1
 
 
-def test_many_jobs_on_a_connection_that_commits_each_statement_are_still_all_or_none(
-    app: outlive.App, database_url: str, count: Callable[[], int]
-) -> None:
+def test_many_jobs_on_a_connection_that_commits_each_statement_are_still_all_or_none(app, database_url, count):
     add.using(dedupe_key="taken").enqueue(0)
     jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -75,9 +69,7 @@ def test_many_jobs_on_a_connection_that_commits_each_statement_are_still_all_or_
 
 
 @pytest.mark.parametrize("jobs", [1, MANY])
-def test_an_async_transaction_takes_its_jobs_with_it(
-    app: outlive.App, database_url: str, count: Callable[[], int], jobs: int
-) -> None:
+def test_an_async_transaction_takes_its_jobs_with_it(app, database_url, count, jobs):
     async def use(connection: psycopg.AsyncConnection[Any]) -> None:
         await add.using(connection=connection).aenqueue(1)
         await connection.commit()
@@ -90,9 +82,7 @@ def test_an_async_transaction_takes_its_jobs_with_it(
     assert count() == 1 + jobs
 
 
-def test_many_jobs_of_an_async_connection_that_commits_each_statement_are_all_or_none(
-    app: outlive.App, database_url: str, count: Callable[[], int]
-) -> None:
+def test_many_jobs_of_an_async_connection_that_commits_each_statement_are_all_or_none(app, database_url, count):
     add.using(dedupe_key="taken").enqueue(0)
     jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
 
@@ -106,9 +96,7 @@ def test_many_jobs_of_an_async_connection_that_commits_each_statement_are_all_or
 
 @pytest.mark.parametrize("factory", [rows.dict_row, rows.namedtuple_row, rows.scalar_row, rows.kwargs_row(dict)])
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_the_caller_s_connection_is_left_as_it_was(
-    app: outlive.App, database_url: str, count: Callable[[], int], factory: Any, autocommit: bool
-) -> None:
+def test_the_caller_s_connection_is_left_as_it_was(app, database_url, count, factory, autocommit):
     with psycopg.connect(database_url, row_factory=factory, autocommit=autocommit) as connection:
         text = "select '[1]'::json as a, '{}'::jsonb as b, gen_random_uuid() is null as c"
         before = [connection.execute(text, binary=binary).fetchall() for binary in (False, True)]
@@ -125,18 +113,14 @@ def test_the_caller_s_connection_is_left_as_it_was(
     assert count() == 1
 
 
-def test_the_caller_may_use_the_database_s_settings_and_search_path_as_it_likes(
-    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
-) -> None:
+def test_the_caller_may_use_the_database_s_settings_and_search_path_as_it_likes(app, mine, count):
     mine.execute("set search_path = nowhere; set timezone = 'Asia/Tokyo'; set datestyle = 'German'")
     add.using(connection=mine, delay=0).enqueue(1)
     mine.commit()
     assert count() == 1
 
 
-def test_a_job_in_a_transaction_always_notifies_when_it_commits(
-    app: outlive.App, mine: psycopg.Connection[Any], database_url: str
-) -> None:
+def test_a_job_in_a_transaction_always_notifies_when_it_commits(app, mine, database_url):
     with psycopg.connect(database_url, autocommit=True) as listener:
         listener.execute("listen outlive")
         add.using(connection=mine).enqueue(1)
@@ -145,7 +129,7 @@ def test_a_job_in_a_transaction_always_notifies_when_it_commits(
         assert len(list(listener.notifies(timeout=10, stop_after=1))) == 1
 
 
-def test_a_transaction_that_has_failed_already_takes_no_job(app: outlive.App, mine: psycopg.Connection[Any]) -> None:
+def test_a_transaction_that_has_failed_already_takes_no_job(app, mine):
     with pytest.raises(psycopg.errors.DivisionByZero):
         mine.execute("select 1 / 0")
     with pytest.raises(psycopg.errors.InFailedSqlTransaction):
@@ -153,8 +137,8 @@ def test_a_transaction_that_has_failed_already_takes_no_job(app: outlive.App, mi
 
 
 def test_a_serialisation_failure_reaches_the_caller_as_it_is_because_the_caller_repeats_the_transaction(
-    app: outlive.App, mine: psycopg.Connection[Any], database_url: str
-) -> None:
+    app, mine, database_url
+):
     mine.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
     mine.execute("select * from outlive.dedupe_keys")
     with psycopg.connect(database_url) as other:
@@ -163,14 +147,12 @@ def test_a_serialisation_failure_reaches_the_caller_as_it_is_because_the_caller_
         add.using(connection=mine, dedupe_key="k").enqueue(1)
 
 
-def test_a_job_for_many_has_no_connection_of_its_own(mine: psycopg.Connection[Any]) -> None:
+def test_a_job_for_many_has_no_connection_of_its_own(mine):
     with pytest.raises(outlive.ConfigError, match="pass connection= to enqueue_many"):
         add.using(connection=mine).job(1)
 
 
-def test_enqueuing_twice_with_one_id_in_and_out_of_a_transaction_makes_one_job(
-    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
-) -> None:
+def test_enqueuing_twice_with_one_id_in_and_out_of_a_transaction_makes_one_job(app, mine, count):
     once = add.using(id=uuid4())
     once.using(connection=mine).enqueue(1)
     mine.commit()

@@ -3,19 +3,15 @@
 import asyncio
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
 import sqlalchemy
 from sqlalchemy.ext import asyncio as sa
 from sqlalchemy.orm import Session
 
-from outlive import config, db
+from outlive import config
 from tests.driving import pages
 from tests.driving.libraries import ASYNCPG, LIBPQ, django_at, parts
-from tests.driving.making import value, values
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 BLOCKS = [block.text for block in pages.blocks_of("how-to/transactions.md")]
@@ -30,13 +26,11 @@ async def order_async(shop: Any, url: str) -> None:
     await engine.dispose()
 
 
-def test_the_examples_on_the_page_of_transactions_work(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_on_the_page_of_transactions_work(start, queue, database_url, tmp_path, monkeypatch):
     (tmp_path / "shop.py").write_text("\n".join(BLOCKS))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SHOP_URL", database_url)
-    connection.execute("create table orders (id int); create table charges (id int)")
+    queue.execute("create table orders (id int); create table charges (id int)")
     shop = importlib.import_module("shop")
     shop.app.configure(config.load(environ={}, flags={"database_url": database_url}))
     shop.order_with_psycopg(database_url, 1)
@@ -50,9 +44,9 @@ def test_the_examples_on_the_page_of_transactions_work(
     shop.charge.enqueue(6)
     shop.app.connections.close()
     del sys.modules["shop"]
-    assert values(connection, "select id from orders order by id") == [1, 2, 3, 4, 5]
-    assert value(connection, "select count(*) from outlive.jobs") == 6
+    assert queue.values("select id from orders order by id") == [1, 2, 3, 4, 5]
+    assert queue.value("select count(*) from outlive.jobs") == 6
     start(target="shop:app", folder=tmp_path)
     done = "select count(*) from outlive.attempts where state = 'succeeded'"
-    eventually(lambda: value(connection, done) == 6, within_s=30, what="all jobs are done")
-    assert values(connection, "select id from charges") == [6]
+    eventually(lambda: queue.value(done) == 6, within_s=30, what="all jobs are done")
+    assert queue.values("select id from charges") == [6]

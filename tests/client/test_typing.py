@@ -34,11 +34,11 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Refused:
     return [(file, int(line), code) for file, line, code in found]
 
 
-def test_correct_calls_pass_the_type_checker(refused: Refused) -> None:
+def test_correct_calls_pass_the_type_checker(refused):
     assert [error for error in refused if error[0] != "wrong.py"] == []
 
 
-def test_wrong_calls_are_refused_line_by_line(refused: Refused) -> None:
+def test_wrong_calls_are_refused_line_by_line(refused):
     expected = wrong_lines()
     assert len(expected) > 20
     assert {line: code for file, line, code in reversed(refused) if file == "wrong.py"} == expected
@@ -52,7 +52,7 @@ def wrong_lines() -> dict[int, str]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("npm"), reason="pyright comes by npm, which is not installed")
-def test_pyright_refuses_the_same_lines_as_mypy_and_no_others(tmp_path: Path) -> None:
+def test_pyright_refuses_the_same_lines_as_mypy_and_no_others(tmp_path):
     settings: dict[str, object] = {
         "include": [os.path.relpath(EXAMPLES, tmp_path)],
         "extraPaths": [str(ROOT / "src"), str(ROOT)],

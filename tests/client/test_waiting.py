@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import db, embedded, migrate, store
+from outlive import embedded, migrate, store
 from outlive.client import connections, waiting
 from outlive.states import Outcome
 from tests.client.example import add, app_at
 from tests.driving.databases import end_sessions
-from tests.driving.making import count, run_job, values
+from tests.driving.making import Queue
 from tests.waiting import aeventually, eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -49,23 +49,23 @@ def waiters() -> int:
     return sum(thread.name == "outlive-waiting" for thread in threading.enumerate())
 
 
-def awaited(connection: db.Connection, jobs: int = 1) -> None:
-    eventually(lambda: count(connection, "awaited") == jobs, what=f"{jobs} jobs are awaited")
+def awaited(queue: Queue, jobs: int = 1) -> None:
+    eventually(lambda: queue.count("awaited") == jobs, what=f"{jobs} jobs are awaited")
 
 
-def succeed(connection: db.Connection, *jobs: outlive.Job[Any]) -> None:
+def succeed(queue: Queue, *jobs: outlive.Job[Any]) -> None:
     for job in jobs:
-        run_job(connection, job.id, Outcome.SUCCEEDED, result=b"42")
+        queue.run_job(job.id, Outcome.SUCCEEDED, result=b"42")
 
 
 def start_waiting(
-    threads: ThreadPoolExecutor, connection: db.Connection, kind: str = "sync"
+    threads: ThreadPoolExecutor, queue: Queue, kind: str = "sync"
 ) -> tuple[outlive.Job[int], Future[int]]:
     """A job, and a thread or an event loop that waits for it."""
-    before = count(connection, "awaited")
+    before = queue.count("awaited")
     job = add.enqueue(1)
     waits = threads.submit(job.result, 20) if kind == "sync" else threads.submit(in_a_loop, job)
-    awaited(connection, before + 1)
+    awaited(queue, before + 1)
     return job, waits
 
 
@@ -81,13 +81,11 @@ def in_a_loop(job: outlive.Job[int], timeout: float = 20) -> int:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.usefixtures("no_looks")
-def test_a_client_is_woken_when_its_job_ends(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor, kind: str
-) -> None:
-    job, waits = start_waiting(threads, connection, kind)
-    succeed(connection, job)
+def test_a_client_is_woken_when_its_job_ends(app, queue, threads, kind):
+    job, waits = start_waiting(threads, queue, kind)
+    succeed(queue, job)
     assert waits.result(10) == 42
-    assert count(connection, "awaited") == 0
+    assert queue.count("awaited") == 0
 
 
 @pytest.mark.parametrize(
@@ -95,62 +93,50 @@ def test_a_client_is_woken_when_its_job_ends(
     [(Outcome.FAILED, {"final": True}), (Outcome.CANCELLED, {}), (Outcome.CRASHED, {"signal": "SIGSEGV"})],
 )
 @pytest.mark.usefixtures("no_looks")
-def test_so_it_is_when_the_job_ends_without_a_result(
-    app: outlive.App,
-    connection: db.Connection,
-    threads: ThreadPoolExecutor,
-    outcome: Outcome,
-    evidence: dict[str, Any],
-) -> None:
+def test_so_it_is_when_the_job_ends_without_a_result(app, queue, threads, outcome, evidence):
     job = add.using(max_crashes=1).enqueue(1)
     waits = threads.submit(job.result, 20)
-    awaited(connection)
-    run_job(connection, job.id, outcome, **evidence)
+    awaited(queue)
+    queue.run_job(job.id, outcome, **evidence)
     with pytest.raises(outlive.JobFailed):
         waits.result(10)
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_a_retry_wakes_no_client(app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor) -> None:
-    job, waits = start_waiting(threads, connection)
-    run_job(connection, job.id, Outcome.FAILED, after_s=0.0)
+def test_a_retry_wakes_no_client(app, queue, threads):
+    job, waits = start_waiting(threads, queue)
+    queue.run_job(job.id, Outcome.FAILED, after_s=0.0)
     assert not waits.done()
-    succeed(connection, job)
+    succeed(queue, job)
     assert waits.result(10) == 42
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_all_that_wait_for_one_job_are_woken(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
-) -> None:
-    job, first = start_waiting(threads, connection)
+def test_all_that_wait_for_one_job_are_woken(app, queue, threads):
+    job, first = start_waiting(threads, queue)
     others = [threads.submit(job.result, 20), threads.submit(in_a_loop, job)]
     eventually(lambda: len(app.connections.waiting._by_job[job.id]) == 3)
-    succeed(connection, job)
+    succeed(queue, job)
     assert [one.result(10) for one in (first, *others)] == [42, 42, 42]
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_many_callers_share_one_thread_and_one_listening_session(
-    app: outlive.App, connection: db.Connection, query: Query, threads: ThreadPoolExecutor
-) -> None:
+def test_many_callers_share_one_thread_and_one_listening_session(app, queue, query, threads):
     jobs = [add.enqueue(n) for n in range(20)]
     waits = [threads.submit(job.result, 20) for job in jobs]
-    awaited(connection, 20)
+    awaited(queue, 20)
     assert waiters() == 1
     app.connections.close()
     eventually(lambda: len(query(OTHERS)) == 1, what="only the session that listens is left")
     for job, result in zip(jobs, waits, strict=True):
-        succeed(connection, job)
+        succeed(queue, job)
         assert result.result(10) == 42
     eventually(lambda: waiters() == 0, what="the thread ends when no caller waits")
 
 
-def test_the_session_listens_no_more_when_no_caller_waits(
-    app: outlive.App, connection: db.Connection, query: Query, threads: ThreadPoolExecutor
-) -> None:
-    job, waits = start_waiting(threads, connection)
-    succeed(connection, job)
+def test_the_session_listens_no_more_when_no_caller_waits(app, queue, query, threads):
+    job, waits = start_waiting(threads, queue)
+    succeed(queue, job)
     waits.result(10)
     eventually(lambda: waiters() == 0)
     channels = app.connections.within(lambda one: one.execute("select pg_listening_channels()").fetchall())
@@ -158,59 +144,48 @@ def test_the_session_listens_no_more_when_no_caller_waits(
     assert len(query(OTHERS)) <= 2, "its session is used again"
 
 
-def test_an_end_that_notified_no_one_is_found_by_a_look(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
-) -> None:
-    job, waits = start_waiting(threads, connection)
-    with connection.transaction():
-        connection.execute("delete from outlive.awaited")
-        succeed(connection, job)
+def test_an_end_that_notified_no_one_is_found_by_a_look(app, queue, threads):
+    job, waits = start_waiting(threads, queue)
+    with queue.transaction():
+        queue.execute("delete from outlive.awaited")
+        succeed(queue, job)
     assert waits.result(10) == 42
-    eventually(lambda: count(connection, "awaited") == 0, what="no wish is left of a look at the wrong moment")
+    eventually(lambda: queue.count("awaited") == 0, what="no wish is left of a look at the wrong moment")
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_a_false_notification_ends_no_wait(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
-) -> None:
-    job, waits = start_waiting(threads, connection)
+def test_a_false_notification_ends_no_wait(app, queue, threads):
+    job, waits = start_waiting(threads, queue)
     for payload in ("", "nonsense", str(job.id), f"{job.id},{job.id}"):
-        connection.execute("select pg_notify('outlive_ended', %s)", [payload])
-    other, others = start_waiting(threads, connection)
-    succeed(connection, other)
+        queue.execute("select pg_notify('outlive_ended', %s)", [payload])
+    other, others = start_waiting(threads, queue)
+    succeed(queue, other)
     assert others.result(10) == 42
     assert not waits.done()
-    succeed(connection, job)
+    succeed(queue, job)
     assert waits.result(10) == 42
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.usefixtures("no_looks")
-def test_a_session_that_an_operator_ends_is_replaced_however_often(
-    app: outlive.App,
-    connection: db.Connection,
-    query: Query,
-    threads: ThreadPoolExecutor,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_that_an_operator_ends_is_replaced_however_often(app, queue, query, threads, kind, monkeypatch):
     monkeypatch.setattr(connections, "PATIENCE_S", 2.0)
-    job, waits = start_waiting(threads, connection, kind)
+    job, waits = start_waiting(threads, queue, kind)
     for _ in range(2):
         sessions, began = query(OTHERS), time.monotonic()
-        connection.execute("delete from outlive.awaited")  # As a crash of the server does.
-        end_sessions(connection, keep=connection)
+        queue.execute("delete from outlive.awaited")  # As a crash of the server does.
+        end_sessions(queue, keep=queue)
         eventually(lambda: not set(sessions) & set(query(OTHERS)), what="the sessions are gone")  # noqa: B023
-        awaited(connection)
+        awaited(queue)
         eventually(lambda: time.monotonic() > began + 2.0)  # noqa: B023
-    succeed(connection, job)
+    succeed(queue, job)
     assert waits.result(10) == 42
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_a_restart_of_the_server_is_survived(server: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_restart_of_the_server_is_survived(server, threads):
     url = embedded.ensure(server, settings={"fsync": "off"})
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         migrate.migrate(connection)
         app = app_at(url)
         job, waits = start_waiting(threads, connection)
@@ -219,16 +194,16 @@ def test_a_restart_of_the_server_is_survived(server: Path, threads: ThreadPoolEx
         stopped = time.monotonic()
         eventually(lambda: time.monotonic() > stopped + 1)  # noqa: B023
         assert embedded.ensure(server, settings={"fsync": "off"}) == url
-    with db.connect(url) as connection:
-        eventually(lambda: values(connection, LISTENING), what="the client is back")
+    with Queue.at(url) as connection:
+        eventually(lambda: connection.values(LISTENING), what="the client is back")
         succeed(connection, job)
         assert waits.result(10) == 42
     app.connections.close()
 
 
-def test_a_server_that_stays_away_is_an_error_for_all_that_wait(server: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_server_that_stays_away_is_an_error_for_all_that_wait(server, threads):
     url = embedded.ensure(server, settings={"fsync": "off"})
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         migrate.migrate(connection)
         app = app_at(url)
         waits = [start_waiting(threads, connection, kind)[1] for kind in ("sync", "async")]
@@ -242,18 +217,16 @@ def test_a_server_that_stays_away_is_an_error_for_all_that_wait(server: Path, th
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.usefixtures("no_looks")
-def test_a_wait_that_times_out_looks_once_more_and_leaves_nothing(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor, query: Query, kind: str
-) -> None:
+def test_a_wait_that_times_out_looks_once_more_and_leaves_nothing(app, queue, threads, query, kind):
     ended, unfinished = add.enqueue(1), add.enqueue(2)
     results = [
         threads.submit(job.result, 2) if kind == "sync" else threads.submit(in_a_loop, job, 2)
         for job in (ended, unfinished)
     ]
-    awaited(connection, 2)
-    with connection.transaction():
-        connection.execute("delete from outlive.awaited")
-        succeed(connection, ended)
+    awaited(queue, 2)
+    with queue.transaction():
+        queue.execute("delete from outlive.awaited")
+        succeed(queue, ended)
     assert results[0].result(10) == 42
     with pytest.raises(TimeoutError, match=f"job {unfinished.id} did not finish within 2 s"):
         results[1].result(10)
@@ -262,14 +235,12 @@ def test_a_wait_that_times_out_looks_once_more_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("way", ["cancel", "timeout"])
-def test_a_cancelled_task_stops_waiting_without_a_trace(
-    app: outlive.App, connection: db.Connection, query: Query, caplog: pytest.LogCaptureFixture, way: str
-) -> None:
+def test_a_cancelled_task_stops_waiting_without_a_trace(app, queue, query, caplog, way):
     job = add.enqueue(1)
 
     async def use() -> None:
         waits = asyncio.create_task(job.aresult())
-        await aeventually(lambda: count(connection, "awaited") == 1)
+        await aeventually(lambda: queue.count("awaited") == 1)
         if way == "cancel":
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -289,24 +260,24 @@ def test_a_cancelled_task_stops_waiting_without_a_trace(
 
 @pytest.mark.usefixtures("no_looks")
 def test_an_event_loop_that_is_closed_too_early_disturbs_no_other(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+    app: outlive.App, queue: Queue, threads: ThreadPoolExecutor
 ) -> None:
     job, other = add.enqueue(1), add.enqueue(2)
     loop = asyncio.new_event_loop()
     left_behind = loop.create_task(job.aresult())
     loop.call_later(0.05, loop.stop)
-    while count(connection, "awaited") == 0:
+    while queue.count("awaited") == 0:
         loop.run_forever()
         loop.call_later(0.01, loop.stop)
     loop.close()
     waits = [threads.submit(one.result, 20) for one in (job, other)]
-    awaited(connection, 2)
-    succeed(connection, job, other)
+    awaited(queue, 2)
+    succeed(queue, job, other)
     assert [one.result(10) for one in waits] == [42, 42]
     left_behind._log_destroy_pending = False  # type: ignore[attr-defined]  # The test wants it so.
 
 
-def test_a_process_that_forks_while_it_waits_lends_nothing_to_its_child(app: outlive.App, database_url: str) -> None:
+def test_a_process_that_forks_while_it_waits_lends_nothing_to_its_child(app, database_url):
     program = subprocess.Popen(
         [sys.executable, "-X", "dev", "-m", "tests.client.forking", "while_it_waits", database_url],
         cwd=Path(__file__).parents[2],
@@ -323,7 +294,7 @@ def test_a_process_that_forks_while_it_waits_lends_nothing_to_its_child(app: out
     assert program.returncode == 0, said
 
 
-def test_where_no_thread_can_start_a_client_polls(app: outlive.App, connection: db.Connection) -> None:
+def test_where_no_thread_can_start_a_client_polls(app, queue):
     job = add.enqueue(1)
     with ThreadPoolExecutor(1) as ending:
         ending.submit(lambda: None).result()
@@ -336,21 +307,19 @@ def test_where_no_thread_can_start_a_client_polls(app: outlive.App, connection: 
             threading.stack_size(before)
         with contextlib.suppress(AssertionError):
             ended.result()
-    assert (waiters(), count(connection, "awaited")) == (0, 0)
+    assert (waiters(), queue.count("awaited")) == (0, 0)
 
 
-def test_a_signal_handler_that_waits_while_its_thread_has_the_lock_keeps_its_timeout(app: outlive.App) -> None:
+def test_a_signal_handler_that_waits_while_its_thread_has_the_lock_keeps_its_timeout(app):
     job = add.enqueue(1)
     with app.connections.waiting._lock, pytest.raises(TimeoutError):
         job.result(timeout=0.5)
 
 
-def test_a_job_that_is_pruned_while_a_client_waits_is_not_found(
-    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
-) -> None:
-    job, waits = start_waiting(threads, connection)
-    with connection.transaction():
-        succeed(connection, job)
-        db.run(connection, store.prune_jobs([job.id]))
+def test_a_job_that_is_pruned_while_a_client_waits_is_not_found(app, queue, threads):
+    job, waits = start_waiting(threads, queue)
+    with queue.transaction():
+        succeed(queue, job)
+        queue.run(store.prune_jobs([job.id]))
     with pytest.raises(outlive.JobNotFound, match="it was pruned"):
         waits.result(10)

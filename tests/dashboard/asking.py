@@ -12,11 +12,11 @@ from uuid import UUID
 import httpx2
 from starlette.requests import HTTPConnection
 
-from outlive import config, db
+from outlive import config
 from outlive.dashboard import build
 from outlive.dashboard.shield import LOOPBACK
 from outlive.states import Outcome
-from tests.driving.making import make, run_job
+from tests.driving.making import Queue
 
 T = TypeVar("T")
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x1b[31mred\x1b]0;title\x07שלום"
@@ -96,9 +96,9 @@ def words(response: httpx2.Response) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", main).split())
 
 
-def make_hostile(connection: db.Connection) -> UUID:
+def make_hostile(queue: Queue) -> UUID:
     """A failed job whose every text is written for a browser or a terminal to obey."""
     args = json.dumps({"x": HOSTILE, "large": "y" * 900_000}).encode()
-    job = make(connection, HOSTILE.replace("\x1b", "").replace("\x07", ""), args=args, queue="<b>q")
-    run_job(connection, job, Outcome.FAILED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, final=True)
+    job = queue.make(HOSTILE.replace("\x1b", "").replace("\x07", ""), args=args, queue="<b>q")
+    queue.run_job(job, Outcome.FAILED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, final=True)
     return job

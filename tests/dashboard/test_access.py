@@ -12,14 +12,14 @@ from outlive.dashboard.pages import PAGES
 from outlive.dashboard.serving import serve
 from outlive.errors import ConfigError
 from outlive.metrics import exposition
-from tests.dashboard.asking import OPERATOR, VIEWER, Dashboard
+from tests.dashboard.asking import OPERATOR, VIEWER
 
 PATHS = [page.path.replace("{id}", str(UUID(int=7))) for page in PAGES]
 LIVE = [f"/live{path}" for path in PATHS if path != "/confirm"]
 
 
 @pytest.mark.parametrize("path", [*PATHS, *LIVE])
-def test_without_a_session_a_page_shows_nothing(dashboard: Dashboard, path: str) -> None:
+def test_without_a_session_a_page_shows_nothing(dashboard, path):
     stranger = dashboard.browser()
     for cookie in ("", "operator.99999999999.x.y", "operator", "..", "é"):
         answer = stranger.get(path, cookie=f"{dashboard.site.access.cookie}={cookie}")
@@ -28,7 +28,7 @@ def test_without_a_session_a_page_shows_nothing(dashboard: Dashboard, path: str)
         assert "`" not in answer.text
 
 
-def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboard: Dashboard) -> None:
+def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboard):
     browser = dashboard.browser()
     answer = browser.get(f"/jobs?state=failed&token={OPERATOR}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=failed")
@@ -39,7 +39,7 @@ def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboar
     assert browser.get("/jobs?state=failed").status_code == 200
 
 
-def test_a_forged_or_expired_session_is_refused(dashboard: Dashboard) -> None:
+def test_a_forged_or_expired_session_is_refused(dashboard):
     access = dashboard.site.access
     good = dashboard.viewer.client.cookies[access.cookie]
     role, until, chance, signature = good.split(".")
@@ -48,7 +48,7 @@ def test_a_forged_or_expired_session_is_refused(dashboard: Dashboard) -> None:
     assert dashboard.browser().get("/", cookie=f"{access.cookie}={good}").status_code == 200
 
 
-def test_wrong_tokens_are_refused_and_lock_out_no_holder_of_a_right_one(dashboard: Dashboard) -> None:
+def test_wrong_tokens_are_refused_and_lock_out_no_holder_of_a_right_one(dashboard):
     stranger = dashboard.browser()
     statuses = [stranger.post("/login", token=f"guess-{n}").status_code for n in range(12)]
     assert statuses == [401] * 10 + [429] * 2
@@ -58,7 +58,7 @@ def test_wrong_tokens_are_refused_and_lock_out_no_holder_of_a_right_one(dashboar
     assert stranger.post("/login", token=OPERATOR).status_code == 303
 
 
-def test_a_name_of_another_site_that_points_here_gets_no_answer(dashboard: Dashboard) -> None:
+def test_a_name_of_another_site_that_points_here_gets_no_answer(dashboard):
     assert dashboard.get("/", host="evil.example:8321").status_code == 421
     assert dashboard.get("/", host="localhost:8321").status_code == 200
     assert dashboard.get("/", host="[::1]:8321").status_code == 200
@@ -76,12 +76,12 @@ def test_a_name_of_another_site_that_points_here_gets_no_answer(dashboard: Dashb
         {"origin": "http://[::1"},
     ],
 )
-def test_a_form_of_another_site_is_refused(dashboard: Dashboard, headers: dict[str, str]) -> None:
+def test_a_form_of_another_site_is_refused(dashboard, headers):
     assert dashboard.operator.post("/logout", headers).status_code == 403
     assert dashboard.browser().post("/login", headers, token=OPERATOR).status_code == 403
 
 
-def test_images_on_another_site_are_not_even_counted_as_guesses(dashboard: Dashboard) -> None:
+def test_images_on_another_site_are_not_even_counted_as_guesses(dashboard):
     stranger = dashboard.browser()
     image = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
     for _ in range(12):
@@ -92,7 +92,7 @@ def test_images_on_another_site_are_not_even_counted_as_guesses(dashboard: Dashb
     assert stranger.get(f"/?token={OPERATOR}", **link).status_code == 303
 
 
-def test_a_host_that_is_no_address_is_refused(database_url: str, dashboard: Dashboard) -> None:
+def test_a_host_that_is_no_address_is_refused(database_url, dashboard):
     async def ask(host: str) -> int:
         anywhere = asgi(database_url, token=OPERATOR)
         transport = httpx2.ASGITransport(app=anywhere, raise_app_exceptions=False)
@@ -105,7 +105,7 @@ def test_a_host_that_is_no_address_is_refused(database_url: str, dashboard: Dash
     assert [dashboard.run(ask(host)) for host in hosts] == [400, 400, 401, 401]
 
 
-def test_every_answer_forbids_what_the_pages_do_not_need(dashboard: Dashboard) -> None:
+def test_every_answer_forbids_what_the_pages_do_not_need(dashboard):
     for path in ("/", "/login", "/nowhere", "/static/style.css", "/static/nothing", "/jobs/nonsense"):
         answer = dashboard.get(path)
         policy = answer.headers["content-security-policy"]
@@ -117,18 +117,18 @@ def test_every_answer_forbids_what_the_pages_do_not_need(dashboard: Dashboard) -
     assert not re.search(r"<script(?! src)|\sstyle=|\son\w+=", dashboard.get("/").text)
 
 
-def test_a_request_that_is_too_large_is_refused(dashboard: Dashboard) -> None:
+def test_a_request_that_is_too_large_is_refused(dashboard):
     assert dashboard.operator.post("/login", token="x" * 300_000).status_code == 413
 
 
-def test_after_logging_out_the_browser_has_no_session(dashboard: Dashboard) -> None:
+def test_after_logging_out_the_browser_has_no_session(dashboard):
     browser = dashboard.browser(VIEWER)
     assert browser.get("/").status_code == 200
     assert browser.post("/logout").status_code == 303
     assert browser.get("/").status_code == 401
 
 
-def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url: str) -> None:
+def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url):
     def refused(**flags: str) -> str:
         with pytest.raises(ConfigError) as error:
             serve(config.load(environ={}, flags={"database_url": database_url, **flags}), print)
@@ -144,7 +144,7 @@ def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url: 
         asgi(database_url)
 
 
-def test_metrics_need_a_token_and_probes_need_none(dashboard: Dashboard) -> None:
+def test_metrics_need_a_token_and_probes_need_none(dashboard):
     stranger = dashboard.browser()
     assert stranger.get("/metrics").status_code == 401
     assert stranger.get("/metrics", authorization="Bearer wrong").status_code == 401
@@ -162,7 +162,7 @@ def test_metrics_need_a_token_and_probes_need_none(dashboard: Dashboard) -> None
     assert stranger.get("/metrics", authorization=f"Bearer {OPERATOR}").status_code == 200
 
 
-def test_a_page_can_write_nothing(dashboard: Dashboard) -> None:
+def test_a_page_can_write_nothing(dashboard):
     async def read_only(connection: db.AsyncConnection) -> object:
         cursor = await connection.execute("show default_transaction_read_only")
         return await cursor.fetchone()

@@ -5,14 +5,12 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from outlive import db
 from outlive.dashboard.access import Role
 from outlive.dashboard.live import Live
 from outlive.dashboard.pages import PAGES
 from outlive.dashboard.visits import Visit
 from outlive.states import Outcome
-from tests.dashboard.asking import Dashboard
-from tests.driving.making import make, make_finished
+from tests.driving.making import make_finished
 
 JOBS = next(page for page in PAGES if page.path == "/jobs")
 
@@ -25,15 +23,15 @@ async def event(stream: AsyncIterator[bytes], name: str) -> dict[str, str]:
     raise AssertionError
 
 
-def test_a_change_is_sent_to_everyone_who_looks(dashboard: Dashboard, connection: db.Connection) -> None:
+def test_a_change_is_sent_to_everyone_who_looks(dashboard, queue):
     visit = Visit(JOBS, Role.VIEWER, "", query=(("task", "import"),))
-    first = make(connection, "import")
+    first = queue.make("import")
 
     async def two_look() -> tuple[str, str]:
         streams = [dashboard.site.live.stream(visit) for _ in range(2)]
         before = [(await event(one, "parts"))["live_jobs"] for one in streams]
         assert all(str(first) in html for html in before)
-        job = await asyncio.to_thread(make_finished, connection, Outcome.FAILED, task="import")
+        job = await asyncio.to_thread(make_finished, queue, Outcome.FAILED, task="import")
         after = [(await asyncio.wait_for(event(one, "parts"), 5))["live_jobs"] for one in streams]
         for one in streams:
             await one.aclose()
@@ -44,7 +42,7 @@ def test_a_change_is_sent_to_everyone_who_looks(dashboard: Dashboard, connection
     assert dashboard.site.live.streams == 0
 
 
-def test_one_look_serves_all_who_have_the_page_open() -> None:
+def test_one_look_serves_all_who_have_the_page_open():
     looks = 0
 
     async def look(visit: Visit) -> Mapping[str, str]:
@@ -64,7 +62,7 @@ def test_one_look_serves_all_who_have_the_page_open() -> None:
     assert looks == 1
 
 
-def test_a_page_that_can_not_be_looked_at_says_so_and_goes_on() -> None:
+def test_a_page_that_can_not_be_looked_at_says_so_and_goes_on():
     answers = iter([ValueError("a bug"), None, None])
 
     async def look(visit: Visit) -> Mapping[str, str]:

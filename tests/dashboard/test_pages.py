@@ -6,31 +6,22 @@ import msgspec
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.dashboard import charts
 from outlive.model import LiveOutput, MemoryCourse
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import (
-    KILLED,
-    WORKER,
-    claim_job,
-    make,
-    make_finished,
-    make_quarantined,
-    register_worker,
-    run_job,
-)
+from tests.driving.making import KILLED, WORKER, Queue
 from tests.waiting import eventually
 
 
-def test_the_overview_says_what_needs_attention(dashboard: Dashboard, connection: db.Connection) -> None:
+def test_the_overview_says_what_needs_attention(dashboard: Dashboard, queue: Queue) -> None:
     assert "No jobs and no workers yet" in words(dashboard.get("/"))
-    make_quarantined(connection)
-    make(connection)
-    register_worker(connection, state="dead")
+    queue.make_quarantined()
+    queue.make()
+    queue.register_worker(state="dead")
     for told in (
         "1 job is in quarantine",
         "1 job is ready and no worker is active",
@@ -40,14 +31,14 @@ def test_the_overview_says_what_needs_attention(dashboard: Dashboard, connection
         eventually(lambda told=told: told in words(dashboard.get("/")), what=told)  # type: ignore[misc]
 
 
-def test_the_jobs_of_a_state_are_listed(dashboard: Dashboard, connection: db.Connection) -> None:
-    failed, done = make_finished(connection, Outcome.FAILED), make_finished(connection)
+def test_the_jobs_of_a_state_are_listed(dashboard, queue):
+    failed, done = queue.make_finished(Outcome.FAILED), queue.make_finished()
     page = dashboard.get("/jobs?state=failed").text
     assert (str(failed) in page, str(done) in page) == (True, False)
     assert "ValueError: no" in page
 
 
-def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard: Dashboard) -> None:
+def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):
     for query, told in (("since=yesterday", "it must be a duration"), ("batch=x", "is not the id of a batch")):
         answer = dashboard.get(f"/jobs?task=import&{query}")
         assert answer.status_code == 400
@@ -56,58 +47,56 @@ def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard: Dashboard) -> 
         assert 'value="import"' in answer.text
 
 
-def test_a_page_and_a_command_find_a_job_by_its_id_as_pages_show_it(
-    dashboard: Dashboard, connection: db.Connection, database_url: str
-) -> None:
-    job, _ = str(make(connection)), make(connection)
+def test_a_page_and_a_command_find_a_job_by_its_id_as_pages_show_it(dashboard, queue, database_url):
+    job, _ = str(queue.make()), queue.make()
     [shown] = re.findall(f'title="{job}">([^<]+)<', dashboard.get("/jobs").text)
     assert len(shown) < len(job)
     assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(f"/jobs?text={shown}").text) == [job]
     assert job in Cli(database_url)("show", shown).out
 
 
-def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard: Dashboard, connection: db.Connection) -> None:
-    register_worker(connection)
-    db.run(connection, store.pause_queue("mail"))
+def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard, queue):
+    queue.register_worker()
+    queue.run(store.pause_queue("mail"))
     assert "is paused" not in words(dashboard.get("/"))
-    make(connection, queue="mail")
+    queue.make(queue="mail")
     told = "1 job is ready, but the queue mail is paused"
     eventually(lambda: told in words(dashboard.get("/")), what=told)
 
 
-def test_a_task_that_no_active_worker_has_is_told(dashboard: Dashboard, connection: db.Connection) -> None:
-    register_worker(connection)
-    db.run(connection, store.tell_tasks(WORKER, ["work"]))
-    make(connection)
-    make(connection, "shop.gone")
+def test_a_task_that_no_active_worker_has_is_told(dashboard, queue):
+    queue.register_worker()
+    queue.run(store.tell_tasks(WORKER, ["work"]))
+    queue.make()
+    queue.make("shop.gone")
     page = words(dashboard.get("/"))
     assert "No active worker has the task shop.gone and serves the queue default: 1 job is ready" in page
     assert "has the task work" not in page
 
 
-def test_a_stuck_job_is_told_with_its_worker(dashboard: Dashboard, connection: db.Connection) -> None:
-    job = claim_job(connection, make(connection, "shop.stuck"), lease_s=0).id
+def test_a_stuck_job_is_told_with_its_worker(dashboard, queue):
+    job = queue.claim_job(queue.make("shop.stuck"), lease_s=0).id
     eventually(lambda: "1 job is stuck" in words(dashboard.get("/")), what="it is told")
     assert re.search(rf"Stuck jobs.*{str(job)[:8]}.*shop\.stuck", words(dashboard.get("/")))
 
 
-def test_a_death_is_a_problem_for_an_hour(dashboard: Dashboard, connection: db.Connection) -> None:
-    register_worker(connection, state="dead")
+def test_a_death_is_a_problem_for_an_hour(dashboard, queue):
+    queue.register_worker(state="dead")
     assert "1 worker died in the last hour" in words(dashboard.get("/"))
-    connection.execute("update outlive.workers set died_at = outlive.now() - interval '61 minutes'")
-    connection.execute("update outlive.workers set last_seen = died_at")
+    queue.execute("update outlive.workers set died_at = outlive.now() - interval '61 minutes'")
+    queue.execute("update outlive.workers set last_seen = died_at")
     assert "worker died" not in words(dashboard.get("/"))
     assert "dead" in words(dashboard.get("/workers"))
 
 
-def test_a_short_attempt_at_the_end_of_the_timeline_is_seen() -> None:
+def test_a_short_attempt_at_the_end_of_the_timeline_is_seen():
     drawn = charts.timeline([("failed", 0.0, 0.001, "first"), ("failed", 0.999, 1.0, "last")], about="two attempts")
     bars = [(float(x), float(wide)) for x, wide in re.findall(r'x="([\d.]+)" y="2" width="([\d.]+)"', drawn)]
     assert [wide for _, wide in bars] == [3.0, 3.0]
     assert bars[-1][0] + 3.0 <= charts.WIDTH
 
 
-def test_the_labels_of_a_scale_of_time_are_short() -> None:
+def test_the_labels_of_a_scale_of_time_are_short():
     drawing = charts.lines({"p50": [0.002, 5.0, 999.0]}, about="Run time", seconds=True)
     labels = re.findall(r'text-anchor="end">([^<]+)</text>', drawing)
     assert labels == ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 m", "10 m", "1 h", "now"]
@@ -123,23 +112,21 @@ def test_the_labels_of_a_scale_of_time_are_short() -> None:
         '{"limit_bytes": -7, "at_s": [0, 1], "used_bytes": [-5, 2]}',
     ],
 )
-def test_a_course_of_memory_that_cannot_be_read_hides_nothing_else(
-    memory: str, dashboard: Dashboard, connection: db.Connection
-) -> None:
-    job = make(connection, "pdf.render", options={"max_crashes": 1})
-    run_job(connection, job, Outcome.CRASHED, **KILLED | {"memory": memory.encode()})
+def test_a_course_of_memory_that_cannot_be_read_hides_nothing_else(memory, dashboard, queue):
+    job = queue.make("pdf.render", options={"max_crashes": 1})
+    queue.run_job(job, Outcome.CRASHED, **KILLED | {"memory": memory.encode()})
     assert "peak 512 MB" in words(dashboard.get(f"/jobs/{job}"))
 
 
-def test_the_page_of_a_killer_says_why_its_process_died(dashboard: Dashboard, connection: db.Connection) -> None:
+def test_the_page_of_a_killer_says_why_its_process_died(dashboard, queue):
     stack = (
         '  File "/home/me/shop/render.py", line 7 in read_xref\n  File "/usr/lib/python3.11/json/x.py", line 1 in y\n'
     )
     dump = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n" + stack
     memory = msgspec.json.encode(MemoryCourse(256_000_000, [0.0, 1.5, 3.0], [0, 90_000_000, 260_000_000]))
     evidence = KILLED | {"stack": dump, "memory": memory}
-    job = make(connection, "pdf.render", args=b'{"path": "poison.pdf"}', options={"max_crashes": 1})
-    run_job(connection, job, Outcome.CRASHED, **evidence)
+    job = queue.make("pdf.render", args=b'{"path": "poison.pdf"}', options={"max_crashes": 1})
+    queue.run_job(job, Outcome.CRASHED, **evidence)
     shown = words(dashboard.get(f"/jobs/{job}"))
     assert "SIGSEGV: it touched memory that is not its own" in shown
     assert "peak 512 MB" in shown
@@ -148,24 +135,22 @@ def test_the_page_of_a_killer_says_why_its_process_died(dashboard: Dashboard, co
     assert shown.index("render.py") < shown.index("All frames") < shown.index("json/x.py")
 
 
-def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes(
-    dashboard: Dashboard, connection: db.Connection
-) -> None:
-    running = claim_job(connection, make(connection))
+def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes(dashboard, queue):
+    running = queue.claim_job(queue.make())
     assert "Its worker is asked what it has said" in words(dashboard.get(f"/jobs/{running.id}"))
     course = MemoryCourse(256_000_000, [0.0, 3.0], [0, 90_000_000])
-    db.run(connection, store.write_output(WORKER, [LiveOutput(running.token, 1, "page 7\n", course)]))
+    queue.run(store.write_output(WORKER, [LiveOutput(running.token, 1, "page 7\n", course)]))
     shown = words(dashboard.get(f"/jobs/{running.id}"))
     assert "Memory against its limit of 256 MB 0 256 MB 90 MB 0 s 3 s page 7" in shown
 
 
-def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard: Dashboard) -> None:
+def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard):
     assert dashboard.get("/jobs/01a1e44e-59aa-7251-b8db-923b6d87e804").status_code == 404
     assert dashboard.get("/jobs/nonsense").status_code == 404
 
 
-def test_the_text_of_jobs_is_shown_and_never_obeyed(dashboard: Dashboard, connection: db.Connection) -> None:
-    job = make_hostile(connection)
+def test_the_text_of_jobs_is_shown_and_never_obeyed(dashboard, queue):
+    job = make_hostile(queue)
     for path in ("/jobs", f"/jobs/{job}", "/", "/jobs?task=<script>alert(1)</script>&queue=%22%3E%3Cscript%3E"):
         page = dashboard.get(path)
         assert page.status_code == 200
@@ -176,7 +161,7 @@ def test_the_text_of_jobs_is_shown_and_never_obeyed(dashboard: Dashboard, connec
     assert "שלום" in page.text or "שלום" in dashboard.get(f"/jobs/{job}").text
 
 
-def test_pages_say_since_when_the_database_is_away_and_recover(server_url: str) -> None:
+def test_pages_say_since_when_the_database_is_away_and_recover(server_url):
 
     with (
         new_database(server_url) as url,

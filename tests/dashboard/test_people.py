@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from starlette.requests import HTTPConnection
 
-from outlive import config, db, store
+from outlive import config, store
 from outlive.dashboard.access import Role
 from outlive.dashboard.people import AGAIN_S, People, Person
 from outlive.dashboard.proxy import USER, Proxy
@@ -19,7 +19,6 @@ from outlive.store.building import Table
 from tests.dashboard.asking import OPERATOR, VIEWER, Browser, Dashboard
 from tests.driving.commands import Cli
 from tests.driving.databases import session
-from tests.driving.making import make, value, values
 from tests.waiting import aeventually, eventually
 
 AUDIT = "select who from outlive.audit order by at, id"
@@ -47,15 +46,13 @@ def pause(browser: Browser, **headers: str) -> httpx2.Response:
     return browser.post("/act", headers, action="pause_queue", name="default", proof=browser.proof())
 
 
-def test_a_person_logs_in_with_a_token_of_her_own_and_the_audit_names_her(
-    dashboard: Dashboard, cli: Cli, connection: db.Connection
-) -> None:
-    make(connection)
+def test_a_person_logs_in_with_a_token_of_her_own_and_the_audit_names_her(dashboard, cli, queue):
+    queue.make()
     assert dashboard.browser().post("/login", token="no-token-of-a-person").status_code == 401
     anna = dashboard.browser(added(cli, "anna", "operator"))  # While the dashboard runs.
     assert "anna" in anna.get("/").text
     assert pause(anna).status_code == 303
-    assert values(connection, AUDIT)[-1] == "anna from 127.0.0.1 (dashboard)"
+    assert queue.values(AUDIT)[-1] == "anna from 127.0.0.1 (dashboard)"
     bob = dashboard.browser(added(cli, "bob@example.org", "viewer"))
     assert bob.get("/jobs").status_code == 200
     assert pause(bob).status_code == 403
@@ -65,9 +62,7 @@ def test_a_person_logs_in_with_a_token_of_her_own_and_the_audit_names_her(
     assert "hash" not in listed[0]
 
 
-def test_a_token_that_is_removed_logs_in_no_more_and_ends_its_sessions(
-    dashboard: Dashboard, cli: Cli, connection: db.Connection
-) -> None:
+def test_a_token_that_is_removed_logs_in_no_more_and_ends_its_sessions(dashboard, cli, queue):
     token = added(cli, "anna", "operator")
     anna = dashboard.browser(token)
     assert anna.get("/").status_code == 200
@@ -78,14 +73,12 @@ def test_a_token_that_is_removed_logs_in_no_more_and_ends_its_sessions(
     again = added(cli, "anna", "viewer")
     assert anna.get("/").status_code == 401  # A session belongs to a token, not to a name.
     assert dashboard.browser(again).get("/").status_code == 200
-    actions = values(connection, "select action from outlive.audit order by at, id")
+    actions = queue.values("select action from outlive.audit order by at, id")
     assert actions == ["add token", "remove token", "add token"]
-    assert token not in value(connection, "select string_agg(a::text, '') from outlive.audit a")
+    assert token not in queue.value("select string_agg(a::text, '') from outlive.audit a")
 
 
-def test_a_stream_ends_before_it_shows_anything_to_a_person_whose_token_was_removed(
-    dashboard: Dashboard, cli: Cli
-) -> None:
+def test_a_stream_ends_before_it_shows_anything_to_a_person_whose_token_was_removed(dashboard, cli):
     anna = dashboard.browser(added(cli, "anna", "viewer"))
     name = dashboard.site.access.cookie
     headers = [(b"cookie", f"{name}={anna.client.cookies[name]}".encode())]
@@ -104,19 +97,17 @@ def test_a_stream_ends_before_it_shows_anything_to_a_person_whose_token_was_remo
     assert dashboard.run(look()) == [b"before"]
 
 
-def test_only_the_hash_of_a_token_is_stored_and_viewers_of_the_database_can_not_read_it(
-    cli: Cli, connection: db.Connection, database_url: str
-) -> None:
+def test_only_the_hash_of_a_token_is_stored_and_viewers_of_the_database_can_not_read_it(cli, queue, database_url):
     token = added(cli, "anna", "operator")
     assert len(token) == 32
-    [stored] = values(connection, "select hash from outlive.dashboard_tokens")
+    [stored] = queue.values("select hash from outlive.dashboard_tokens")
     assert bytes(stored) == hashlib.sha256(token.encode()).digest()
     for role in ("outlive_viewer", "outlive_enqueue", "outlive_job", "outlive_protocol"):
-        with session(connection, database_url, role) as other, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with session(queue, database_url, role) as other, pytest.raises(psycopg.errors.InsufficientPrivilege):
             other.execute("select name from outlive.dashboard_tokens")
 
 
-def test_a_token_is_given_to_a_name_once_and_taken_back_once(cli: Cli) -> None:
+def test_a_token_is_given_to_a_name_once_and_taken_back_once(cli):
     for words in (["add", "anna", "--role", "boss"], ["add", ""], ["add", "operator"], ["add", "x" * 201]):
         assert cli("dashboard", "token", *words).code == 2
     assert "no person has a token" in cli("dashboard", "token", "list").out
@@ -128,7 +119,7 @@ def test_a_token_is_given_to_a_name_once_and_taken_back_once(cli: Cli) -> None:
     assert "anna has no token" in cli("dashboard", "token", "remove", "anna").err
 
 
-def test_no_name_can_pass_for_another_sentence_of_the_audit() -> None:
+def test_no_name_can_pass_for_another_sentence_of_the_audit():
     for name in ("operator", "viewer", "anna from 10.0.0.9 (cli)", 'a"b', "x (dashboard)"):
         shown = Person(Role.OPERATOR, name).shown
         assert shown.startswith('"')
@@ -139,8 +130,8 @@ def test_no_name_can_pass_for_another_sentence_of_the_audit() -> None:
 
 
 def test_while_the_tokens_can_not_be_read_known_ones_hold_for_a_minute_and_few_requests_wait(
-    dashboard: Dashboard, cli: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dashboard, cli, database_url, monkeypatch
+):
     token = added(cli, "anna", "viewer")
     tried: list[str] = []
 
@@ -168,9 +159,7 @@ def test_while_the_tokens_can_not_be_read_known_ones_hold_for_a_minute_and_few_r
     assert len(tried) == 3
 
 
-def test_files_and_the_probe_of_the_process_do_not_ask_who_a_request_comes_from(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_the_probe_of_the_process_do_not_ask_who_a_request_comes_from(dashboard, monkeypatch):
     async def person(connection: HTTPConnection) -> Person | None:
         raise AssertionError("this may wait for the database")
 
@@ -183,22 +172,20 @@ def test_files_and_the_probe_of_the_process_do_not_ask_who_a_request_comes_from(
 # Behind a proxy
 
 
-def test_without_a_proxy_in_the_settings_no_header_is_believed(dashboard: Dashboard, connection: db.Connection) -> None:
-    make(connection)
+def test_without_a_proxy_in_the_settings_no_header_is_believed(dashboard, queue):
+    queue.make()
     forged = {"x-forwarded-for": "203.0.113.9", "x-user": "anna", "x-forwarded-user": "anna"}
     assert dashboard.browser().get("/", x_user="anna", x_forwarded_user="anna").status_code == 401
     assert pause(dashboard.operator, **forged).status_code == 303
-    assert values(connection, AUDIT) == ["operator from 127.0.0.1 (dashboard)"]
+    assert queue.values(AUDIT) == ["operator from 127.0.0.1 (dashboard)"]
     stranger = dashboard.browser()
     tried = [stranger.get("/?token=a-wrong-token", x_forwarded_for=f"10.0.0.{n}").status_code for n in range(40)]
     assert tried == [401] * 10 + [429] * 30
     assert stranger.get(f"/?token={VIEWER}").status_code == 303
 
 
-def test_a_user_whom_the_proxy_names_looks_and_acts_only_if_the_name_is_an_operators(
-    behind_proxy: Dashboard, cli: Cli, connection: db.Connection
-) -> None:
-    make(connection)
+def test_a_user_whom_the_proxy_names_looks_and_acts_only_if_the_name_is_an_operators(behind_proxy, cli, queue):
+    queue.make()
     added(cli, "anna", "operator")
     client = behind_proxy.browser()
     assert client.get("/").status_code == 401
@@ -213,16 +200,14 @@ def test_a_user_whom_the_proxy_names_looks_and_acts_only_if_the_name_is_an_opera
     assert client.post("/act", {**seen, "origin": "http://evil.example"}, **form).status_code == 403
     assert client.post("/act", seen, **{**form, "proof": "0"}).status_code == 403
     assert client.post("/act", seen, **form).status_code == 303
-    assert values(connection, AUDIT)[-1] == "anna from 198.51.100.7 (dashboard)"
+    assert queue.values(AUDIT)[-1] == "anna from 198.51.100.7 (dashboard)"
 
 
-def test_an_operators_token_gives_a_user_of_the_proxy_the_role_and_not_the_name(
-    behind_proxy: Dashboard, connection: db.Connection
-) -> None:
-    make(connection)
+def test_an_operators_token_gives_a_user_of_the_proxy_the_role_and_not_the_name(behind_proxy, queue):
+    queue.make()
     carl = behind_proxy.browser(OPERATOR)
     assert pause(carl, **{"x-user": "carl"}).status_code == 303
-    assert values(connection, AUDIT) == ["carl from 127.0.0.1 (dashboard)"]
+    assert queue.values(AUDIT) == ["carl from 127.0.0.1 (dashboard)"]
 
 
 @pytest.mark.parametrize(
@@ -242,16 +227,14 @@ def test_an_operators_token_gives_a_user_of_the_proxy_the_role_and_not_the_name(
         ("", [("x-user", "anna")], "", None),
     ],
 )
-def test_a_proxy_is_believed_only_at_its_address_and_only_what_it_has_seen(
-    peer: str, headers: list[tuple[str, str]], client: str, user: str | None
-) -> None:
+def test_a_proxy_is_believed_only_at_its_address_and_only_what_it_has_seen(peer, headers, client, user):
     raw = [(name.encode(), text.encode("latin-1")) for name, text in headers]
     scope = {"type": "http", "client": (peer, 1), "scheme": "http", "headers": raw, USER: "forged"}
     Proxy(["10.0.0.0/24"], "x-user").read(scope)
     assert (scope["client"][0], scope.get(USER)) == (client, user)
 
 
-def test_a_header_for_users_needs_the_address_of_the_proxy() -> None:
+def test_a_header_for_users_needs_the_address_of_the_proxy():
     for wrong, says in (
         ({"dashboard_user_header": "X-User"}, "any client could send that header"),
         ({"dashboard_user_header": "X User", "dashboard_proxy": "::1"}, "the name of a header"),

@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
@@ -25,7 +24,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from outlive import App, config, db
+from outlive import App, config
 from outlive.dashboard import asgi, build
 from outlive.dashboard.access import kept_token
 from outlive.dashboard.connections import MOST as MOST_CONNECTIONS
@@ -33,7 +32,6 @@ from outlive.dashboard.connections import Connection
 from tests.dashboard.asking import OPERATOR, Dashboard
 from tests.driving import pages
 from tests.driving.commands import Cli, ended, started
-from tests.driving.making import make, values
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
@@ -43,9 +41,7 @@ def fetched(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_command_prints_a_link_that_logs_in_and_prints_it_again_while_it_runs(
-    database_url: str, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_the_command_prints_a_link_that_logs_in_and_prints_it_again_while_it_runs(database_url, queue, tmp_path):
     home = str(tmp_path)
     (tmp_path / "locks").mkdir()  # As if the embedded server had been here.
     with started() as commands:
@@ -88,7 +84,7 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def test_clients_that_send_no_request_keep_no_other_out(database_url: str) -> None:
+def test_clients_that_send_no_request_keep_no_other_out(database_url):
     with served(database_url) as place:
         slow = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
         with ExitStack() as clients:
@@ -102,11 +98,9 @@ def test_clients_that_send_no_request_keep_no_other_out(database_url: str) -> No
             eventually(lambda: sum(map(is_closed, idle)) >= 600 - MOST_CONNECTIONS)
 
 
-def test_a_forwarded_address_is_believed_from_no_client_whatever_the_environment_says(
-    database_url: str, connection: db.Connection
-) -> None:
+def test_a_forwarded_address_is_believed_from_no_client_whatever_the_environment_says(database_url, queue):
     with served(database_url) as (host, port), httpx2.Client(base_url=f"http://{host}:{port}") as client:
-        make(connection)
+        queue.make()
         client.get(f"/?token={OPERATOR}")
         asked = client.get("/confirm?action=pause_queue&name=default").text
         proof = asked.split('name="proof" value="')[1].split('"')[0]
@@ -114,7 +108,7 @@ def test_a_forwarded_address_is_believed_from_no_client_whatever_the_environment
         assert client.post("/act", data=form, headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 303
         bad = client.post("/act", data=form, headers={"Origin": "http://["})
         assert bad.status_code == 403
-    assert values(connection, "select who from outlive.audit") == ["operator from 127.0.0.1 (dashboard)"]
+    assert queue.values("select who from outlive.audit") == ["operator from 127.0.0.1 (dashboard)"]
 
 
 @contextmanager
@@ -129,7 +123,7 @@ def answering(app: ASGIApp) -> Iterator[tuple[tuple[str, int], set[Connection]]]
         thread.join(30)
 
 
-def test_a_connection_has_some_seconds_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_has_some_seconds_for_each_request(monkeypatch):
     monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 0.2)
     others_closed = threading.Event()
 
@@ -161,7 +155,7 @@ def reading_nothing(place: tuple[str, int]) -> socket.socket:
     return client
 
 
-def test_clients_that_read_no_answer_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_read_no_answer_keep_no_other_out(monkeypatch):
     monkeypatch.setattr("outlive.dashboard.connections.MOST", 3)
     monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 600.0)
     with answering(answer_at_length) as (place, connections), ExitStack() as clients:
@@ -172,14 +166,14 @@ def test_clients_that_read_no_answer_keep_no_other_out(monkeypatch: pytest.Monke
         eventually(lambda: len(connections) == 2)
 
 
-def test_a_client_has_some_seconds_to_read_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_has_some_seconds_to_read_an_answer(monkeypatch):
     monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 1.0)
     with answering(answer_at_length) as (place, connections), reading_nothing(place) as client:
         assert client.recv(1) == b"H"  # Of HTTP: the server has begun to answer.
         eventually(lambda: not connections)
 
 
-def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path: Path) -> None:
+def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path):
     assert kept_token(tmp_path / "none") is None
     (home := tmp_path / "home").mkdir()
     assert kept_token(home) == kept_token(home) is not None
@@ -196,7 +190,7 @@ def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path: Path) -> No
         assert kept_token(home) is None
 
 
-def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> None:
+def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url):
     up = Cli(empty_database_url).process("up", "tests.faults:app", "--slots", 1, OUTLIVE_DASHBOARD_LISTEN="127.0.0.1:0")
     with started() as commands:
         commands.append(up)
@@ -218,7 +212,7 @@ def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> Non
         eventually(is_gone, what="the dashboard has ended")
 
 
-def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     """Nothing but outlive and what it needs can be imported here."""
     for name in ("starlette", "jinja2", "uvicorn"):
         (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(name=__name__)")
@@ -236,9 +230,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert ran.stdout.split() == ["False", "False"]
 
 
-def test_the_code_of_its_page_in_the_docs_works(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_its_page_in_the_docs_works(database_url, tmp_path, monkeypatch):
     command, *others, web = pages.blocks_of("how-to/dashboard.md")
     settings, behind_proxy = (block for block in others if block.kind == "toml")
     (tokens,) = (block.text for block in others if block.kind == "bash")
@@ -261,8 +253,8 @@ def test_the_code_of_its_page_in_the_docs_works(
     assert ran.stdout == "Match.FULL\n"
 
 
-def test_it_can_be_mounted_in_another_app(dashboard: Dashboard, database_url: str, connection: db.Connection) -> None:
-    job = make(connection)
+def test_it_can_be_mounted_in_another_app(dashboard, database_url, queue):
+    job = queue.make()
     app = App(database_url)
     app.configure(config.load(environ={}, flags={"database_url": database_url}))
     mine = asgi(app, token=OPERATOR)

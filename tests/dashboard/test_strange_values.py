@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from outlive import App, OutliveError, db
-from tests.dashboard.asking import Dashboard
+from outlive import App, OutliveError
 from tests.driving.commands import Cli
-from tests.driving.making import make, run_job
 
 DEEP = b"[" * 3000 + b"]" * 3000
 STRANGE = [DEEP, b"[1e400]", b"[" + b"9" * 5000 + b"]", b'{"a":' * 2000 + b"[]" + b"}" * 2000]
@@ -18,14 +16,12 @@ def refuse_constant(name: str) -> None:
 
 
 @pytest.mark.parametrize("data", STRANGE, ids=["deep", "1e400", "digits", "object"])
-def test_json_that_common_parsers_refuse_is_shown(
-    dashboard: Dashboard, database_url: str, connection: db.Connection, data: bytes
-) -> None:
-    job = make(connection, args=data)
-    claimed = run_job(connection, job, result=data)
-    connection.execute("update outlive.attempts set cpu_s = 'NaN' where token = %s", [claimed.token])
+def test_json_that_common_parsers_refuse_is_shown(dashboard, database_url, queue, data):
+    job = queue.make(args=data)
+    claimed = queue.run_job(job, result=data)
+    queue.execute("update outlive.attempts set cpu_s = 'NaN' where token = %s", [claimed.token])
     store = "insert into outlive.records values ('s', '', 'k', %s, 'NaN', %s, now(), now())"
-    connection.execute(store.encode(), [data.decode(), job])
+    queue.execute(store.encode(), [data.decode(), job])
     cli = Cli(database_url)
     for path in (f"/jobs/{job}", "/jobs", "/", "/jobs?text=e400"):
         assert dashboard.get(path).status_code == 200
@@ -42,17 +38,17 @@ def test_json_that_common_parsers_refuse_is_shown(
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "-1e300", "1e300"])
-def test_any_number_is_shown(dashboard: Dashboard, database_url: str, connection: db.Connection, number: str) -> None:
-    job = make(connection)
-    claimed = run_job(connection, job, peak_memory_bytes=2**63 - 1)
-    connection.execute("update outlive.attempts set cpu_s = %s where token = %s", [number, claimed.token])
+def test_any_number_is_shown(dashboard, database_url, queue, number):
+    job = queue.make()
+    claimed = queue.run_job(job, peak_memory_bytes=2**63 - 1)
+    queue.execute("update outlive.attempts set cpu_s = %s where token = %s", [number, claimed.token])
     assert dashboard.get(f"/jobs/{job}").status_code == 200
     ran = Cli(database_url)("show", job)
     assert (ran.code, ran.err) == (0, "")
     assert f"cpu {float(number):g} s" in ran.out
 
 
-def test_json_that_every_parser_reads_is_shown_as_it_is(database_url: str, connection: db.Connection) -> None:
+def test_json_that_every_parser_reads_is_shown_as_it_is(database_url, queue):
     args = b'{"text": "' + b"[" * 1000 + b'\\"", "more": ' + b"[" * 100 + b"]" * 100 + b"}"
-    job = make(connection, args=args)
+    job = queue.make(args=args)
     assert json.loads(Cli(database_url)("show", job, "--json").out)["args"] == json.loads(args)

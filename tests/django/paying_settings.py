@@ -7,8 +7,5 @@ import django
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["PGDATABASE"]}}
 INSTALLED_APPS = ["outlive.django", *(["django_tasks"] if django.VERSION < (6, 0) else [])]
 TASKS = {
-    "default": {
-        "BACKEND": "outlive.django.backend.OutliveBackend",
-        "OPTIONS": {"modules": ["tests.django.paying"]},
-    }
+    "default": {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"modules": ["tests.django.paying"]}}
 }

@@ -31,9 +31,7 @@ def ask(port: int, form: str | None, path: str) -> str:
     return said
 
 
-def test_the_project_of_the_page_confirms_an_order_that_comes_through_http(
-    empty_database_url: str, tmp_path: Path
-) -> None:
+def test_the_project_of_the_page_confirms_an_order_that_comes_through_http(empty_database_url, tmp_path):
     blocks = pages.blocks_of(PAGE)
     log, port, orders = tmp_path / "site.log", 0, 0
     with pages.shell(ROOT, None, **environment(empty_database_url), PYTHONUNBUFFERED="1") as shell:
@@ -51,7 +49,7 @@ def test_the_project_of_the_page_confirms_an_order_that_comes_through_http(
     assert orders == 1
 
 
-def test_the_code_on_the_page_is_that_of_the_project() -> None:
+def test_the_code_on_the_page_is_that_of_the_project():
     shown = [block.text for block in pages.blocks_of(PAGE) if block.kind == "python"]
     assert len(shown) == 4
     for text in shown:

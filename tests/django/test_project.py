@@ -27,13 +27,13 @@ NOT_FOR_US = {
 }
 
 
-def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url: str) -> None:
+def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url):
     said = run_tests(empty_database_url, *SUITE)
     assert PASSED.search(said), said
 
 
 @pytest.mark.parametrize(("words", "code"), [("migrate --check", 1), ("outlive jobs", 5)])
-def test_before_the_schema_is_there_its_command_is_named(words: str, code: int, empty_database_url: str) -> None:
+def test_before_the_schema_is_there_its_command_is_named(words, code, empty_database_url):
     command: list[str | Path] = [sys.executable, PROJECT / "manage.py", *words.split()]
     environ = {**os.environ, **environment(empty_database_url)}
     ran = subprocess.run(command, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
@@ -64,18 +64,14 @@ def with_django(python: str, django: str, folder: Path) -> Path:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("python", "django"), VERSIONS, ids=lambda version: str(version))
-def test_the_backend_passes_its_tests_with_another_django(
-    python: str, django: str, empty_database_url: str, tmp_path: Path
-) -> None:
+def test_the_backend_passes_its_tests_with_another_django(python, django, empty_database_url, tmp_path):
     said = run_tests(empty_database_url, *SUITE, python=with_django(python, django, tmp_path))
     assert PASSED.search(said), said
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_djangos_own_tests_pass_with_this_backend_in_place_of_its_dummy(
-    empty_database_url: str, tmp_path: Path
-) -> None:
+def test_djangos_own_tests_pass_with_this_backend_in_place_of_its_dummy(empty_database_url, tmp_path):
     """Django's source has tests of its Tasks API, and django-tasks' has none. They are downloaded, and not kept."""
     python = interpreter("3.13")
     words: list[str | Path] = [

@@ -34,7 +34,7 @@ OTHERS = {"--shm-size", "--backend", "--outlive-database-url", "--max-tasks-per-
 """Options of Docker, of `manage.py outlive_worker`, of the plugin for pytest, and of Celery."""
 
 
-def test_a_test_runs_each_page_unless_all_its_code_is_for_readers() -> None:
+def test_a_test_runs_each_page_unless_all_its_code_is_for_readers():
     for page in PAGES:
         kinds = {kind for _, kind, _ in BLOCK.findall(read(page))}
         assert kinds <= RUN | FOR_READERS, shown(page)
@@ -43,7 +43,7 @@ def test_a_test_runs_each_page_unless_all_its_code_is_for_readers() -> None:
         assert run, f"no test runs {shown(page)}: run its code, or give it no language"
 
 
-def test_every_command_and_option_on_a_page_exists() -> None:
+def test_every_command_and_option_on_a_page_exists():
     for page in PAGES:
         for code in code_of(read(page)):
             if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):

@@ -4,17 +4,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from outlive import db
 from outlive.foreign_options import WORDS
 from outlive.states import Outcome
 from outlive.temporary.server import temporary_home
 from tests.driving import pages
-from tests.driving.making import make, make_finished, state_of, values
 from tests.driving.scraping import get, place_in
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
@@ -82,13 +79,13 @@ RUN: dict[str, dict[str, list[object]]] = {
 ROLES = ("shop_worker", "shop_web", "shop_charts")
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_the_tutorial_does_what_it_says(tmp_path):
     with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
         pages.run("tutorial.md", shell, tmp_path, None)
 
 
 @pytest.mark.long
-def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path: Path) -> None:
+def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path):
     """The blocks for people are run too. The wheel that they install is built here."""
     build = [sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"), str(ROOT)]
     subprocess.run(build, check=True)
@@ -102,22 +99,18 @@ def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_a_page_of_how_to_does_what_it_says(
-    page: str, database_url: str, tmp_path: Path, connection: db.Connection
-) -> None:
+def test_a_page_of_how_to_does_what_it_says(page, database_url, tmp_path, queue):
     with pages.shell(tmp_path, database_url) as shell:
         pages.run(page, shell, tmp_path, database_url)
         for query, found in RUN[page].items():
-            eventually(lambda: values(connection, query) == found, within_s=30, what=f"{query} finds {found}")  # noqa: B023
+            eventually(lambda: queue.values(query) == found, within_s=30, what=f"{query} finds {found}")  # noqa: B023
 
 
-def test_the_commands_on_the_page_of_the_command_line_work(
-    database_url: str, tmp_path: Path, connection: db.Connection
-) -> None:
-    jobs = make_finished(connection, Outcome.FAILED, task="shop.fetch"), make(connection, queue="slow")
+def test_the_commands_on_the_page_of_the_command_line_work(database_url, tmp_path, queue):
+    jobs = queue.make_finished(Outcome.FAILED, task="shop.fetch"), queue.make(queue="slow")
     with pages.shell(tmp_path, database_url) as shell:
         pages.run("how-to/command-line.md", shell, tmp_path, database_url)
-    assert [state_of(connection, job) for job in jobs] == ["pending", "cancelled"]
+    assert [queue.state_of(job) for job in jobs] == ["pending", "cancelled"]
 
 
 @pytest.fixture
@@ -130,12 +123,12 @@ def _roles_of_the_page(database_url: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_roles_of_the_page")
-def test_the_roles_of_the_page_of_security_can_do_what_it_says(database_url: str, tmp_path: Path) -> None:
+def test_the_roles_of_the_page_of_security_can_do_what_it_says(database_url, tmp_path):
     with pages.shell(tmp_path, database_url) as shell:
         pages.run("how-to/secure.md", shell, tmp_path, database_url)
 
 
-def test_the_readme_shows_what_becomes_of_its_job(tmp_path: Path) -> None:
+def test_the_readme_shows_what_becomes_of_its_job(tmp_path):
     """The answer on the page is that of one run: only its id, times and sizes may differ."""
     _, app, commands, show, shown = pages.blocks_of("../README.md")
     (tmp_path / "shop.py").write_text(app.text)
@@ -145,7 +138,7 @@ def test_the_readme_shows_what_becomes_of_its_job(tmp_path: Path) -> None:
         eventually(lambda: pages.shows(shell.run(show.text), wanted), within_s=60, what=f"it shows {wanted}")
 
 
-def test_the_page_of_installation_installs_and_removes_the_schema(empty_database_url: str, tmp_path: Path) -> None:
+def test_the_page_of_installation_installs_and_removes_the_schema(empty_database_url, tmp_path):
     first, commands, drop, *_ = (block for block in pages.blocks_of("installation.md"))
     assert (first.kind, commands.kind, drop.kind) == ("", "bash", "sql")
     with pages.shell(tmp_path, empty_database_url) as shell:
@@ -156,7 +149,7 @@ def test_the_page_of_installation_installs_and_removes_the_schema(empty_database
     assert found == (None,)
 
 
-def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_url: str, tmp_path: Path) -> None:
+def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_url, tmp_path):
     (app,) = (block.text for block in pages.blocks_of("explanation/exactly-once.md"))
     (tmp_path / "bank.py").write_text(app)
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -169,7 +162,7 @@ def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_u
         assert connection.execute("select cents from accounts").fetchone() == (100,)
 
 
-def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url: str, tmp_path: Path) -> None:
+def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url, tmp_path):
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
     (command,) = (block.text.strip() for block in pages.blocks_of("how-to/monitor.md") if block.kind == "bash")
     (tmp_path / "shop.py").write_text("import outlive\napp = outlive.App()\n")
@@ -183,7 +176,7 @@ def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url:
 
 
 @pytest.mark.parametrize("system", WORDS)
-def test_a_page_of_migration_has_the_words_that_errors_suggest_by(system: str) -> None:
+def test_a_page_of_migration_has_the_words_that_errors_suggest_by(system):
     page = (ROOT / "docs" / "how-to" / f"migrate-from-{system}.md").read_text(encoding="utf-8")
     table = page.split("## Words")[1].split("\n\n|")[1]
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", table, re.MULTILINE))

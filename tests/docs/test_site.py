@@ -1,7 +1,6 @@
 """How pages become a site: links out of docs/, lists as GitHub reads them, and nothing fetched from elsewhere."""
 
 import re
-from pathlib import Path
 
 from tools.docs import checking, hooks
 from tools.docs.__main__ import mkdocs
@@ -11,7 +10,7 @@ def linked(uri: str, text: str) -> str:
     return hooks.LINK.sub(lambda found: hooks.link(uri, found), text)
 
 
-def test_a_link_to_a_page_outside_docs_leads_to_its_place_on_the_site() -> None:
+def test_a_link_to_a_page_outside_docs_leads_to_its_place_on_the_site():
     assert linked("how-to/sources.md", "[app](../../examples/coins/README.md)") == "[app](../project/coins.md)"
     assert linked("index.md", "[map](../ARCHITECTURE.md#words)") == "[map](project/architecture.md#words)"
     assert linked("project/architecture.md", "[ADR 1](docs/adr/0001-embedded-postgres.md)") == (
@@ -19,21 +18,21 @@ def test_a_link_to_a_page_outside_docs_leads_to_its_place_on_the_site() -> None:
     )
 
 
-def test_a_link_to_code_becomes_its_text_and_one_that_leads_nowhere_stays() -> None:
+def test_a_link_to_code_becomes_its_text_and_one_that_leads_nowhere_stays():
     assert linked("project/architecture.md", "below [src/outlive](src/outlive)") == "below src/outlive"
     assert linked("how-to/tune.md", "[a](missing.md) [b](https://example.org/)") == (
         "[a](missing.md) [b](https://example.org/)"
     )
 
 
-def test_a_list_gets_the_empty_line_and_the_indent_that_markdown_wants() -> None:
+def test_a_list_gets_the_empty_line_and_the_indent_that_markdown_wants():
     text = "These hold:\n- one\n  - below one\n- two,\ncontinued\n- three\n\n1. first"
     assert hooks.separate_lists(text) == (
         "These hold:\n\n- one\n    - below one\n- two,\ncontinued\n- three\n\n1. first"
     )
 
 
-def test_what_a_browser_would_fetch_from_elsewhere_is_refused() -> None:
+def test_what_a_browser_would_fetch_from_elsewhere_is_refused():
     page = """<link rel="stylesheet" href="https://example.org/a.css"><script src="//example.org/b.js"></script>
       <img src="c.png"><a href="https://example.org/">d</a>
       <style>e { background: url(http://example.org/e.png) }</style><link rel="canonical" href="https://example.org/">"""
@@ -43,7 +42,7 @@ def test_what_a_browser_would_fetch_from_elsewhere_is_refused() -> None:
     assert checking.of_stylesheet("g { src: url(g.woff2) }") == []
 
 
-def test_a_dead_link_and_a_dead_anchor_fail_the_build(tmp_path: Path) -> None:
+def test_a_dead_link_and_a_dead_anchor_fail_the_build(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](two.md) [three](#three)\n")
     config = f"INHERIT: {hooks.ROOT}/mkdocs.yml\ndocs_dir: docs\nsite_dir: site\nhooks: []\n"
@@ -54,13 +53,13 @@ def test_a_dead_link_and_a_dead_anchor_fail_the_build(tmp_path: Path) -> None:
     assert "'#three'" in ran.stderr
 
 
-def test_a_link_that_is_not_an_address_is_refused() -> None:
+def test_a_link_that_is_not_an_address_is_refused():
     assert checking.of_page('<a href="https://exa mple">x</a>') != []
     assert checking.of_page('<a href="https:/example.org">x</a>') != []
     assert checking.of_page('<a href="https://example.org/x?y#z">x</a>') == []
 
 
-def test_every_folder_of_pages_is_a_section_of_the_site() -> None:
+def test_every_folder_of_pages_is_a_section_of_the_site():
     folders = {path.parent.name for path in (hooks.ROOT / "docs").rglob("*.md")} - {"docs"}
     assert folders <= set(hooks.SECTIONS.values())
     root = {path.name for path in (hooks.ROOT / "docs").glob("*.md")}

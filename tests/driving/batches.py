@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from outlive import config, db
+from outlive import config
+from tests.driving.making import Queue
 from tests.processes import batched
 
 TARGET = "tests.processes.batched:app"
@@ -20,8 +21,8 @@ def callbacks() -> dict[str, Any]:
     return {f"on_{event}": batched.called.job(event) for event in ("success", "failure", "done")}
 
 
-def calls(connection: db.Connection) -> list[tuple[str, int, int]]:
-    return [(event, made, succeeded) for event, made, succeeded in connection.execute(CALLS.encode()).fetchall()]
+def calls(queue: Queue) -> list[tuple[str, int, int]]:
+    return [(event, made, succeeded) for event, made, succeeded in queue.execute(CALLS.encode()).fetchall()]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from outlive import db
+from tests.driving.making import Queue
 
 TEMPLATE = "outlive_template"
 """A database with the schema of this version and nothing in it. Its clock can be set."""
@@ -109,12 +110,12 @@ def _look(connection: psycopg.Connection[Any]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def worker_connections(url: str) -> Iterator[Callable[[], db.Connection]]:
+def worker_connections(url: str) -> Iterator[Callable[[], Queue]]:
     """Give a function that opens connections with the plans of workers, and close them when the block ends."""
     with ExitStack() as opened:
 
-        def connect() -> db.Connection:
-            connection = opened.enter_context(closing(db.connect(url, db.PINNED)))
+        def connect() -> Queue:
+            connection = opened.enter_context(closing(Queue.at(url, db.PINNED)))
             connection.execute("reset search_path")  # Tests make tables and functions of their own.
             return connection
 
@@ -140,7 +141,7 @@ def login(admin: psycopg.Connection[Any], role: str) -> Iterator[str]:
 
 
 @contextmanager
-def session(admin: db.Connection, url: str, role: str) -> Iterator[db.Connection]:
+def session(admin: Queue, url: str, role: str) -> Iterator[Queue]:
     """A connection of a login role that has this role and nothing else."""
-    with login(admin, role) as name, db.connect(make_conninfo(url, user=name), db.PINNED) as theirs:
+    with login(admin, role) as name, Queue.at(make_conninfo(url, user=name), db.PINNED) as theirs:
         yield theirs

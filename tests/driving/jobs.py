@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outlive import Job, State, db, store
+from outlive import Job, State, store
 from outlive.model import Attempt
 from outlive.states import Outcome
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 ENDS = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
@@ -19,13 +20,13 @@ def finished(job: Job[Any], *states: State, within_s: float = 30) -> State:
     return job.status()
 
 
-def attempts(connection: db.Connection, job: Job[Any]) -> list[Attempt]:
+def attempts(queue: Queue, job: Job[Any]) -> list[Attempt]:
     """The ended attempts of a job, the oldest first."""
-    return db.run(connection, store.list_attempts(job.id))
+    return queue.run(store.list_attempts(job.id))
 
 
-def outcomes(connection: db.Connection, job: Job[Any]) -> list[Outcome]:
-    return [attempt.outcome for attempt in attempts(connection, job)]
+def outcomes(queue: Queue, job: Job[Any]) -> list[Outcome]:
+    return [attempt.outcome for attempt in attempts(queue, job)]
 
 
 def waiting_for(path: Path) -> list[int]:

@@ -59,7 +59,7 @@ def drive(coroutine: Coroutine[Any, Any, T], *, is_async: bool) -> T:
     try:
         coroutine.send(None)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return end.value
     raise AssertionError("a sync library has waited")
 
 

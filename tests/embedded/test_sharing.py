@@ -4,16 +4,15 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from outlive import embedded
-from tests.embedded.actors import NewUser, is_alive, keeper_of, kill, postmaster_of, processes_at, query
+from tests.embedded.actors import is_alive, keeper_of, kill, postmaster_of, processes_at, query
 from tests.waiting import eventually
 
 
-def test_eight_processes_starting_at_once_share_one_server(directory: Path, new_user: NewUser) -> None:
+def test_eight_processes_starting_at_once_share_one_server(directory, new_user):
     users = [new_user(directory) for _ in range(8)]
     for user in users:
         user.ask()
@@ -26,7 +25,7 @@ def test_eight_processes_starting_at_once_share_one_server(directory: Path, new_
 
 
 @pytest.mark.long
-def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> None:
+def test_eight_threads_starting_at_once_share_one_server(directory):
     urls: list[str] = []
     together = threading.Barrier(8)
 
@@ -45,7 +44,7 @@ def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> Non
     assert (directory / "postgres.log").read_text().count("starting PostgreSQL") == 1
 
 
-def test_the_server_goes_within_two_seconds_of_its_last_user_being_killed(directory: Path, new_user: NewUser) -> None:
+def test_the_server_goes_within_two_seconds_of_its_last_user_being_killed(directory, new_user):
     first, last = new_user(directory), new_user(directory)
     url = first.ensure().url
     assert last.ensure().url == url
@@ -60,20 +59,20 @@ def test_the_server_goes_within_two_seconds_of_its_last_user_being_killed(direct
     assert "database system is shut down" in (directory / "postgres.log").read_text()
 
 
-def test_a_server_that_was_just_left_starts_again_for_the_next_user(directory: Path, new_user: NewUser) -> None:
+def test_a_server_that_was_just_left_starts_again_for_the_next_user(directory, new_user):
     for _ in range(5):
         user = new_user(directory)
         assert query(user.ensure().url, "select 1") == "1"
         user.kill()
 
 
-def test_releasing_the_only_lease_stops_the_server(directory: Path) -> None:
+def test_releasing_the_only_lease_stops_the_server(directory):
     embedded.ensure(directory)
     assert embedded.release(directory, wait_s=2)
     assert not processes_at(directory)
 
 
-def test_releasing_does_not_stop_the_server_of_others(directory: Path, new_user: NewUser) -> None:
+def test_releasing_does_not_stop_the_server_of_others(directory, new_user):
     other = new_user(directory)
     url = other.ensure().url
     embedded.ensure(directory)
@@ -82,7 +81,7 @@ def test_releasing_does_not_stop_the_server_of_others(directory: Path, new_user:
 
 
 @pytest.mark.long
-def test_a_forked_child_keeps_the_server_and_repairs_it(directory: Path) -> None:
+def test_a_forked_child_keeps_the_server_and_repairs_it(directory):
     script = f"""if True:
         import os, sys
         from outlive import embedded
@@ -111,7 +110,7 @@ def test_a_forked_child_keeps_the_server_and_repairs_it(directory: Path) -> None
     eventually(lambda: not processes_at(directory), within_s=2, what="the server gone with the forked child")
 
 
-def test_a_program_that_a_user_executes_does_not_keep_the_server(directory: Path) -> None:
+def test_a_program_that_a_user_executes_does_not_keep_the_server(directory):
     script = f"""if True:
         import subprocess
         from outlive import embedded

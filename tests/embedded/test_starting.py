@@ -16,7 +16,6 @@ from outlive.errors import EmbeddedError
 from tests.embedded.actors import (
     AM_ROOT,
     DEBIAN_15,
-    NewUser,
     end_everything_at,
     keeper_of,
     kill,
@@ -31,7 +30,7 @@ from tests.embedded.actors import (
 from tests.waiting import eventually
 
 
-def test_a_new_server_is_safe_by_default(directory: Path) -> None:
+def test_a_new_server_is_safe_by_default(directory):
     url = embedded.ensure(directory)
     for name, value in {
         "fsync": "on",
@@ -49,7 +48,7 @@ def test_a_new_server_is_safe_by_default(directory: Path) -> None:
     assert query(url, "select current_user") == "postgres"
 
 
-def test_the_files_and_the_socket_are_closed_to_other_users(directory: Path) -> None:
+def test_the_files_and_the_socket_are_closed_to_other_users(directory):
     embedded.ensure(directory)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert stat.S_IMODE(directory.stat().st_mode) == (0o710 if AM_ROOT else 0o700)
@@ -57,7 +56,7 @@ def test_the_files_and_the_socket_are_closed_to_other_users(directory: Path) -> 
     assert modes["postgres.log"] == modes["keeper.log"] == modes["server.json"] == 0o600
 
 
-def test_asking_again_takes_less_than_a_millisecond(directory: Path) -> None:
+def test_asking_again_takes_less_than_a_millisecond(directory):
     url = embedded.ensure(directory)
     times = []
     for _ in range(100):
@@ -67,7 +66,7 @@ def test_asking_again_takes_less_than_a_millisecond(directory: Path) -> None:
     assert sorted(times)[50] < 0.001
 
 
-def test_settings_of_the_caller_reach_the_server_and_its_repair(directory: Path, new_user: NewUser) -> None:
+def test_settings_of_the_caller_reach_the_server_and_its_repair(directory, new_user):
     user = new_user(directory)
     url = user.ensure(settings={"fsync": "off", "max_connections": "33"}).url
     assert (query(url, "show fsync"), query(url, "show max_connections")) == ("off", "33")
@@ -76,13 +75,13 @@ def test_settings_of_the_caller_reach_the_server_and_its_repair(directory: Path,
 
 
 @pytest.mark.parametrize("name", ["port", "unix_socket_directories", "max_connections=1 -c fsync"])
-def test_a_setting_that_would_hide_the_server_is_refused(directory: Path, name: str) -> None:
+def test_a_setting_that_would_hide_the_server_is_refused(directory, name):
     with pytest.raises(EmbeddedError, match="does not take the setting"):
         embedded.ensure(directory, settings={name: "1"})
     assert not processes_at(directory)
 
 
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing_running(directory: Path) -> None:
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing_running(directory):
     with pytest.raises(EmbeddedError, match=r"did not start.*postgres\.log.*FATAL.*shared_buffers"):
         embedded.ensure(directory, settings={"shared_buffers": "much"})
     eventually(lambda: not processes_at(directory), what="the keeper gone")
@@ -90,9 +89,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing_running(director
     assert query(embedded.ensure(directory, settings={}), "select 1") == "1"
 
 
-def test_a_locale_that_is_not_installed_and_variables_of_another_server_do_no_harm(
-    directory: Path, new_user: NewUser
-) -> None:
+def test_a_locale_that_is_not_installed_and_variables_of_another_server_do_no_harm(directory, new_user):
     strange = {"LANG": "xx_XX.UTF-8", "LC_ALL": "yy_YY", "LC_MESSAGES": "zz_ZZ", "LANGUAGE": "xx"}
     other = {"PGDATA": "/nonexistent", "PGPORT": "1", "PGHOST": "nowhere.invalid", "PGOPTIONS": "-c nonsense=1"}
     url = new_user(directory, env=strange | other).ensure().url
@@ -102,16 +99,14 @@ def test_a_locale_that_is_not_installed_and_variables_of_another_server_do_no_ha
     assert [word for word in seen if word.startswith((b"PG", b"LC_", b"LANG"))] == [b"LC_ALL=C"]
 
 
-def test_strings_compare_by_their_bytes_and_letters_are_those_of_unicode(directory: Path) -> None:
+def test_strings_compare_by_their_bytes_and_letters_are_those_of_unicode(directory):
     url = embedded.ensure(directory)
     assert query(url, "select 'a' > 'B'") == "True"
     assert query(url, "select upper('é')") == "É"
 
 
 @pytest.mark.long
-def test_a_home_with_a_very_long_path_works_and_its_short_socket_directory_is_gone_afterwards(
-    base: Path, new_user: NewUser
-) -> None:
+def test_a_home_with_a_very_long_path_works_and_its_short_socket_directory_is_gone_afterwards(base, new_user):
     home = base.joinpath(*["a-quite-long-name-of-a-directory"] * 8)
     home.mkdir(parents=True)
     directory = home / ".local" / "share" / "outlive"
@@ -127,13 +122,13 @@ def test_a_home_with_a_very_long_path_works_and_its_short_socket_directory_is_go
     assert not sockets.exists()
 
 
-def test_a_path_that_libpq_and_postgres_would_split_is_no_hindrance(base: Path) -> None:
+def test_a_path_that_libpq_and_postgres_would_split_is_no_hindrance(base):
     directory = base / 'a, "b" & c=d %41 é'
     assert query(embedded.ensure(directory), "select 1") == "1"
     assert embedded.release(directory, wait_s=10)
 
 
-def test_a_path_with_quotes_and_blanks_keeps_its_socket_inside(base: Path) -> None:
+def test_a_path_with_quotes_and_blanks_keeps_its_socket_inside(base):
     directory = base / '"b" & c=d %41 é'
     assert query(embedded.ensure(directory), "select 1") == "1"
     assert (directory / "socket").exists()
@@ -141,7 +136,7 @@ def test_a_path_with_quotes_and_blanks_keeps_its_socket_inside(base: Path) -> No
 
 
 @needs_debian_15
-def test_debians_postgres_15_serves_instead_of_the_wheel(directory: Path) -> None:
+def test_debians_postgres_15_serves_instead_of_the_wheel(directory):
     url = embedded.ensure(directory, binaries=DEBIAN_15)
     assert query(url, "show server_version_num").startswith("15")
     assert query(url, "show lc_collate") == "C"
@@ -149,9 +144,7 @@ def test_debians_postgres_15_serves_instead_of_the_wheel(directory: Path) -> Non
     assert query(url, "show data_checksums") == "on"
 
 
-def test_the_wheel_comes_first_then_the_newest_of_debian_then_the_path(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wheel_comes_first_then_the_newest_of_debian_then_the_path(base, monkeypatch):
     for name in ("9", "15", "16"):
         (base / "debian" / name / "bin").mkdir(parents=True)
         for program in ("initdb", "postgres"):
@@ -170,7 +163,7 @@ def test_the_wheel_comes_first_then_the_newest_of_debian_then_the_path(
     assert binaries.find() == base / "debian" / "9" / "bin"
 
 
-def test_without_any_postgres_the_error_says_what_to_install(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_postgres_the_error_says_what_to_install(base, monkeypatch):
     monkeypatch.setattr(binaries, "DEBIAN", base / "nothing")
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setenv("PATH", str(base))
@@ -179,7 +172,7 @@ def test_without_any_postgres_the_error_says_what_to_install(base: Path, monkeyp
 
 
 @needs_root
-def test_as_root_the_server_runs_as_an_account_without_rights(directory: Path, new_user: NewUser) -> None:
+def test_as_root_the_server_runs_as_an_account_without_rights(directory, new_user):
     new_user(directory).ensure()
     assert owner_of(postmaster_of(directory)) in ("postgres", "nobody")
     groups = Path(f"/proc/{postmaster_of(directory)}/status").read_text().split("Groups:")[1].splitlines()[0]
@@ -187,7 +180,7 @@ def test_as_root_the_server_runs_as_an_account_without_rights(directory: Path, n
 
 
 @needs_root
-def test_as_root_a_directory_of_another_account_gets_a_server_of_that_account(directory: Path) -> None:
+def test_as_root_a_directory_of_another_account_gets_a_server_of_that_account(directory):
     directory.mkdir()
     shutil.chown(directory, "nobody")
     assert query(embedded.ensure(directory), "select 1") == "1"
@@ -196,7 +189,7 @@ def test_as_root_a_directory_of_another_account_gets_a_server_of_that_account(di
 
 @pytest.mark.long
 @needs_root
-def test_programs_that_the_account_cannot_reach_are_copied_once(base: Path, new_user: NewUser) -> None:
+def test_programs_that_the_account_cannot_reach_are_copied_once(base, new_user):
     prefix = binaries.find().parent
     hidden = base / "hidden"
     for part in (prefix, prefix.parent.with_name(prefix.parent.name + ".libs")):
@@ -217,7 +210,7 @@ def test_programs_that_the_account_cannot_reach_are_copied_once(base: Path, new_
 
 
 @needs_root
-def test_an_ordinary_user_gets_a_private_server_below_the_home_directory(base: Path, new_user: NewUser) -> None:
+def test_an_ordinary_user_gets_a_private_server_below_the_home_directory(base, new_user):
     person = ordinary_person(base)
     home = base / "home-of-nobody"
     home.mkdir()
@@ -245,7 +238,7 @@ def _is_open(path: Path) -> bool:
     return all(part.stat().st_mode & 0o001 for part in (path, *path.resolve().parents))
 
 
-def test_the_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_directory_follows_the_environment(monkeypatch):
     monkeypatch.setenv("OUTLIVE_HOME", "~/x")
     monkeypatch.setenv("HOME", "/home/me")
     assert embedded.default_directory() == Path("/home/me/x")
@@ -259,9 +252,7 @@ def test_the_default_directory_follows_the_environment(monkeypatch: pytest.Monke
     assert embedded.default_directory() == Path("/var/lib/outlive")
 
 
-def test_falling_back_warns_once_and_names_the_directory(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_falling_back_warns_once_and_names_the_directory(directory, monkeypatch, caplog):
     monkeypatch.setenv("OUTLIVE_HOME", str(directory))
     monkeypatch.setattr("outlive.embedded.sharing._warned", False)
     with caplog.at_level(logging.WARNING, logger="outlive.embedded"):

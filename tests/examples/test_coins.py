@@ -14,10 +14,10 @@ import pytest
 
 import outlive
 from coins import catalog, fetching, parsing, site, tasks
-from outlive import config, db, store
-from outlive.pytest import Jobs
+from outlive import config, store
 from outlive.states import State
 from tests.driving.databases import new_database
+from tests.driving.making import Queue
 from tests.driving.workers import ROOT, Start, Worker
 from tests.waiting import eventually
 
@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, url: str, start: Start, folder: Path) -> None:
         self.url, self._start, self._folder = url, start, folder
-        self.connection = db.connect(url)
+        self.connection = Queue.at(url)
         tasks.app.configure(config.load(flags={"database_url": url}))
 
     def worker(self) -> Worker:
@@ -44,7 +44,7 @@ class Run:
         """Start two workers. The sites admit more requests than usual, to save time."""
         workers = [self.worker(), self.worker()]
         for name in tasks.SOURCES:
-            assert db.run(self.connection, store.set_source(name, {"rate_limit_per_minute": FAST_PER_MINUTE}))
+            assert self.connection.run(store.set_source(name, {"rate_limit_per_minute": FAST_PER_MINUTE}))
         return workers
 
     def collect(self, intakes: Sequence[catalog.Intake]) -> None:
@@ -97,11 +97,11 @@ class Run:
         return one
 
     def killers(self) -> set[tuple[str, str | None]]:
-        return {(row["outcome"], row["signal"]) for row in db.run(self.connection, store.list_killers())}
+        return {(row["outcome"], row["signal"]) for row in self.connection.run(store.list_killers())}
 
     def states(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for row in db.run(self.connection, store.stats()):
+        for row in self.connection.run(store.stats()):
             counts[row["state"]] = counts.get(row["state"], 0) + row["jobs"]
         return counts
 
@@ -135,8 +135,8 @@ def forget() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_killing_workers_at_random_changes_no_price_and_no_valuation(
-    server_url: str, database_url: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
-) -> None:
+    server_url, database_url, start, tmp_path, monkeypatch, forget
+):
     monkeypatch.setattr(site, "HANGS", 1)  # One hang says as much as two, and takes half as long.
     with site.serve() as sites, new_database(server_url) as url:
         places = site.places(sites)
@@ -172,9 +172,7 @@ def test_killing_workers_at_random_changes_no_price_and_no_valuation(
             assert wild.count("select count(*) from outlive.attempts where outcome = 'lost'") > 0
 
 
-def test_a_coin_is_valued_from_all_three_sites_after_a_site_that_asks_for_patience(
-    outlive_jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coin_is_valued_from_all_three_sites_after_a_site_that_asks_for_patience(outlive_jobs, monkeypatch):
     """In this process, where a debugger would stop, and without waiting."""
     coin = next(one for one in catalog.intakes(60) if faults_of(one) == ["patience"])
     with site.serve() as sites:
@@ -228,17 +226,17 @@ def kill_at_random(run: Run, workers: list[Worker]) -> None:
         *("::1", "::", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"),
     ],
 )
-def test_an_address_that_is_not_public_is_not_called(address: str) -> None:
+def test_an_address_that_is_not_public_is_not_called(address):
     assert not fetching.is_public(address)
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
-def test_an_address_that_is_public_may_be_called(address: str) -> None:
+def test_an_address_that_is_public_may_be_called(address):
     assert fetching.is_public(address)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0x7f000001"])
-def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
+def test_this_machine_is_refused_however_it_is_written(host):
     with site.serve() as sites, pytest.raises((fetching.Refused, ConnectionError)):
         fetching.get(f"http://{host}:{sites['shop'].place.partition(':')[2]}/search")
     assert sites["shop"].requests == 0
@@ -265,14 +263,14 @@ def redirecting_to(target: str) -> Iterator[str]:
             thread.join()
 
 
-def test_a_redirect_is_looked_at_like_any_address() -> None:
+def test_a_redirect_is_looked_at_like_any_address():
     with site.serve() as sites, redirecting_to(f"http://{sites['dealer'].place}/search") as place:
         with pytest.raises(fetching.Refused, match="not public"):
             fetching.get(f"http://{place}/", allowed=[place])
         assert sites["dealer"].requests == 0
 
 
-def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch):
     """A name that is resolved a second time may mean another place by then."""
     asked = []
 
@@ -290,7 +288,7 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: p
     assert asked.count("coins.example") == 1
 
 
-def test_a_site_that_asks_for_patience_gets_it() -> None:
+def test_a_site_that_asks_for_patience_gets_it():
     title = next(
         one["title"] for one in catalog.intakes(200) if site.fault_of("auction", one["title"], 1) == "patience"
     )
@@ -301,7 +299,7 @@ def test_a_site_that_asks_for_patience_gets_it() -> None:
     assert caught.value.after == 1.0
 
 
-def test_a_page_that_hangs_does_so_once_its_site_is_up() -> None:
+def test_a_page_that_hangs_does_so_once_its_site_is_up():
     """Requests that a closed site refuses must not use up its hangs."""
     title = INTAKES[5]["title"]
     assert site.fault_of("dealer", title, 1) == "hang"
@@ -323,7 +321,7 @@ def test_a_page_that_hangs_does_so_once_its_site_is_up() -> None:
         assert (status, length is None) == (200, False)
 
 
-def test_a_page_that_is_written_badly_is_read_all_the_same() -> None:
+def test_a_page_that_is_written_badly_is_read_all_the_same():
     title = next(one["title"] for one in INTAKES if site.fault_of("shop", one["title"], 1) == "malformed")
     with site.serve() as sites:
         place = sites["shop"].place
@@ -339,6 +337,6 @@ def test_a_page_that_is_written_badly_is_read_all_the_same() -> None:
     assert page.last == len(shown)
 
 
-def test_a_page_of_nonsense_has_no_offers() -> None:
+def test_a_page_of_nonsense_has_no_offers():
     for html in ("", "\0", "<li class=offer>", "<" * 10_000, '<nav data-pages="many">'):
         assert parsing.parse(html, url="http://coins.example/") == parsing.Page([], 1)

@@ -12,7 +12,6 @@ from orders.database import URL, Order, open_session
 from orders.tasks import send_invoice
 from orders.web import create
 from outlive import State
-from outlive.pytest import Jobs
 from tests.waiting import eventually
 
 TOKEN = "a token for operators"
@@ -49,9 +48,7 @@ def make_order(cents: int) -> int:
         return order.id
 
 
-def test_an_order_over_http_is_invoiced_by_a_worker_and_a_refused_one_leaves_nothing(
-    web: httpx2.Client, outlive_jobs: Jobs
-) -> None:
+def test_an_order_over_http_is_invoiced_by_a_worker_and_a_refused_one_leaves_nothing(web, outlive_jobs):
     made = web.post("/orders", json={"customer": "Ada", "cents": 1200})
     assert (made.status_code, made.json()) == (201, {"id": 1, "invoiced": False})
     job = outlive_jobs.assert_enqueued(send_invoice, 1)
@@ -68,7 +65,7 @@ def test_an_order_over_http_is_invoiced_by_a_worker_and_a_refused_one_leaves_not
     assert str(job.id) in web.get("/outlive/jobs").text
 
 
-def test_an_invoice_is_written_with_the_end_of_its_job(orders_url: str, outlive_jobs: Jobs) -> None:
+def test_an_invoice_is_written_with_the_end_of_its_job(orders_url, outlive_jobs):
     paid, free, unknown = (send_invoice.enqueue(id) for id in (make_order(100), make_order(0), 99))
     ran = {one.job_id: one for one in outlive_jobs.run()}
     assert {id: one.state for id, one in ran.items()} == {

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from outlive import config, db
+from outlive import config
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from pages import site, tasks
 from tests.driving import pages as how_to
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import values
 from tests.driving.workers import ROOT, Start, Worker, alive, cmdline
 from tests.waiting import eventually
 
@@ -58,19 +57,17 @@ def evidence(one: Attempt) -> tuple[Outcome, str | None]:
 
 
 @pytest.mark.timeout(180)
-def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(
-    worker: Worker, connection: db.Connection, room: Path
-) -> None:
+def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(worker, queue, room):
     with site.serve(good=2) as served:
         poison = tasks.visit.using(memory="700MB", max_attempts=1, max_crashes=1)
         waits_s = {"/hang": 6, "/crash": 60, "/leak": 60}
         bad = {path: poison.using(timeout=s).enqueue(served.url + path, 0) for path, s in waits_s.items()}
         good = [tasks.visit.enqueue(f"{served.url}/page/{n}", 0) for n in range(2)]
         assert [job.result(timeout=90) for job in good] == ["Page 0", "Page 1"]
-        assert [len(attempts(connection, job)) for job in good] == [1, 1]
+        assert [len(attempts(queue, job)) for job in good] == [1, 1]
         ends = {path: finished(job, within_s=90) for path, job in bad.items()}
         assert ends == {"/hang": State.FAILED, "/crash": State.QUARANTINED, "/leak": State.QUARANTINED}
-        last = {path: attempts(connection, job)[-1] for path, job in bad.items()}
+        last = {path: attempts(queue, job)[-1] for path, job in bad.items()}
         assert last["/hang"].outcome is Outcome.TIMED_OUT
         assert {path: evidence(last[path]) for path in KILLS} == KILLS
         assert "Page crashed" in (last["/crash"].output or "")
@@ -86,8 +83,8 @@ def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_page_of_crawling_does_what_it_says_and_every_good_page_is_kept_once(
-    room: Path, database_url: str, connection: db.Connection, tmp_path: Path, free_port: int
-) -> None:
+    room, database_url, queue, tmp_path, free_port
+):
     """All pages are visited through the links of the first one; the killers kill three times."""
     (tmp_path / "pages").symlink_to(ROOT / "examples" / "pages")
     place = f"http://127.0.0.1:{free_port}"
@@ -95,8 +92,8 @@ def test_the_page_of_crawling_does_what_it_says_and_every_good_page_is_kept_once
     with how_to.shell(tmp_path, database_url, **words) as shell:
         how_to.run("how-to/crawl.md", shell, tmp_path, database_url)
         good = [f"{place}/", *(f"{place}/page/{n}" for n in range(6))]
-        assert values(connection, "select dedupe_key from outlive.records order by 1") == good
-        ended = connection.execute(
+        assert queue.values("select dedupe_key from outlive.records order by 1") == good
+        ended = queue.execute(
             "select j.args ->> 'url', array_agg(a.outcome order by a.attempt) from outlive.attempts a"
             " join outlive.jobs j on j.id = a.job_id group by j.id, j.args ->> 'url' order by 1"
         ).fetchall()

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outlive import App, db
+from outlive import App
 from outlive.client.task import Task
 from tests.driving.hand import Hand
+from tests.driving.making import Queue
 from tests.driving.workers import Start
 from tests.faults import add
 
@@ -24,7 +25,7 @@ def task(app: App) -> Task[[int, int], int, int]:
 
 
 @pytest.fixture
-def new_hand(connect: Callable[[], db.Connection]) -> Callable[[], Hand]:
+def new_hand(connect: Callable[[], Queue]) -> Callable[[], Hand]:
     return lambda: Hand(connect())
 
 

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive import BatchCounts, db
+from outlive import BatchCounts
 from tests import faults
 from tests.driving.batches import TARGET, batched_app, callbacks, calls
-from tests.driving.making import value
-from tests.driving.workers import Start
 from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.processes.batched import app, spread, step
 from tests.waiting import eventually
@@ -29,41 +27,39 @@ def batched(database_url: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("batched")
-def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start: Start, connection: db.Connection) -> None:
+def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start, queue):
     with app.batch("tree", **callbacks()) as batch:
         app.enqueue_stream(step.using(batch=batch).job(n) for n in range(300))
         app.enqueue_stream(spread.using(batch=batch).job(2) for _ in range(20))
     for ended in (80, 240):
         worker, other = start(target=TARGET), start(target=TARGET)
-        eventually(lambda: value(connection, SUCCEEDED) >= ended, within_s=40, what="some have ended")  # noqa: B023
+        eventually(lambda: queue.value(SUCCEEDED) >= ended, within_s=40, what="some have ended")  # noqa: B023
         worker.kill()
         other.kill_with_zygote()
     start(target=TARGET)
     assert batch.wait(timeout=60) == BatchCounts(440, 440, 0, 0, 0, 0, True)
-    eventually(lambda: calls(connection) == [("done", 1, 1), ("success", 1, 1)], within_s=30, what="the callbacks run")
-    assert value(connection, EARLY) == 0
+    eventually(lambda: calls(queue) == [("done", 1, 1), ("success", 1, 1)], within_s=30, what="the callbacks run")
+    assert queue.value(EARLY) == 0
 
 
 @pytest.mark.parametrize(
     ("jobs", "least"),
     [pytest.param(2000, 0.5, id="busy"), pytest.param(20_000, 1 / 1.15, id="exact", marks=pytest.mark.long)],
 )
-def test_a_warm_worker_keeps_its_throughput_in_a_batch(
-    start: Start, connection: db.Connection, jobs: int, least: float
-) -> None:
+def test_a_warm_worker_keeps_its_throughput_in_a_batch(start, queue, jobs, least):
     start()
     alone, inside = [], []
     for _ in range(ROUNDS):
-        alone.append(seconds(connection, [faults.warm.job(n) for n in range(jobs)]))
+        alone.append(seconds(queue, [faults.warm.job(n) for n in range(jobs)]))
         with faults.app.batch("warm") as batch:
-            inside.append(seconds(connection, [faults.warm.using(batch=batch).job(n) for n in range(jobs)]))
+            inside.append(seconds(queue, [faults.warm.using(batch=batch).job(n) for n in range(jobs)]))
         assert batch.counts() == BatchCounts(jobs, jobs, 0, 0, 0, 0, True)
     assert kept(alone, inside) >= least
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_million_jobs_are_enqueued_drained_and_called_back(start: Start, connection: db.Connection) -> None:
+def test_a_million_jobs_are_enqueued_drained_and_called_back(start, queue):
     million = 1_000_000
     callback = faults.add.job(1)
     began = time.monotonic()

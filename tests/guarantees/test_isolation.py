@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from outlive import BadArguments, Job, State, config, db
+from outlive import BadArguments, Job, State, config
 from outlive.states import Outcome
 from tests import faults
 from tests.driving.jobs import attempts, finished, outcomes
-from tests.driving.making import counters, make, row_of
-from tests.driving.workers import Start, Worker, alive, all_gone
+from tests.driving.making import Queue
+from tests.driving.workers import Worker, alive, all_gone
 from tests.waiting import eventually
 
 Write = Callable[[str], None]
@@ -31,24 +31,22 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return lambda text: cast("None", path.write_text(text))
 
 
-def job_of(connection: db.Connection, task: str, args: bytes = b"{}") -> Job[Any]:
+def job_of(queue: Queue, task: str, args: bytes = b"{}") -> Job[Any]:
     """Enqueue a job of a task that the test's process does not have."""
-    return faults.app.get_job(make(connection, task, args=args, notify=True))
+    return faults.app.get_job(queue.make(task, args=args, notify=True))
 
 
-def test_the_supervisor_imports_none_of_the_users_code(
-    start: Start, write: Write, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_the_supervisor_imports_none_of_the_users_code(start, write, queue, tmp_path):
     seen = tmp_path / "imported by"
     write(f"open({str(seen)!r}, 'a').write(f'{{os.getpid()}}\\n')\nimport _lsprof\n@app.task\ndef one(): return 1\n")
     worker = start(target="tests.guarantees.written:app")
-    assert job_of(connection, "tests.guarantees.written.one").result(timeout=20) == 1
+    assert job_of(queue, "tests.guarantees.written.one").result(timeout=20) == 1
     assert seen.read_text().split() == [str(worker.zygote())]
     mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in (worker.pid, worker.zygote())]
     assert ["_lsprof" in one for one in mapped] == [False, True]
 
 
-def test_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -> None:
+def test_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start):
     worker = start()
     fresh = [faults.own_pid.enqueue().result(timeout=20) for _ in range(3)]
     assert len({pid for pid, *_ in fresh}) == 3
@@ -59,9 +57,7 @@ def test_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -> N
     assert "outlive.child.serving" in faults.own_command_cold.enqueue().result(timeout=20)
 
 
-def test_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_flood_of_output_stops_nothing_and_its_tail_is_kept(start, queue, tmp_path):
     start()
     for_ever = faults.flood_for_ever.enqueue(str(tmp_path / "flows"))
     eventually((tmp_path / "flows").exists)
@@ -71,31 +67,31 @@ def test_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
     assert for_ever.status() is State.RUNNING
     for_ever.cancel()
     finished(for_ever, State.CANCELLED)
-    kept = attempts(connection, for_ever)[0].output or ""
+    kept = attempts(queue, for_ever)[0].output or ""
     assert 60_000 < len(kept) <= 64 * 1024
     assert set(kept) == set("flood")
 
 
-def test_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Connection) -> None:
+def test_a_hard_timeout_ends_whatever_a_job_does(start, queue):
     worker = start()
     assert config.load(environ={}).timeout_s == 3600
     polite, deaf, locked = (task.enqueue() for task in (faults.hang, faults.ignore_sigterm, faults.hold_the_gil))
     unlimited = faults.stall.using(timeout=None).enqueue()
     for job in (polite, locked, deaf):
         finished(job, State.FAILED)
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout of 0.5 s exceeded")
         assert only.started_at
         took_s = (only.ended_at - only.started_at).total_seconds()
         assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9
-        assert counters(connection, job.id) == (1, 0, 0)
+        assert queue.counters(job.id) == (1, 0, 0)
         assert worker.says(f"Job {job.id} timed out")
     assert unlimited.status() is State.RUNNING
     unlimited.cancel()
     finished(unlimited, State.CANCELLED)
 
 
-def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
+def test_the_whole_process_group_is_ended(start, tmp_path):
     worker = start()
     job = faults.leave_grandchildren.using(timeout=1.5).enqueue(str(tmp_path / "pid"), stay=True)
     eventually((tmp_path / "pid.plain").exists)
@@ -105,7 +101,7 @@ def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
     all_gone(pids, within_s=2)
 
 
-def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: db.Connection) -> None:
+def test_a_bad_exit_ends_the_attempt_with_its_stderr(start, queue):
     start()
     for job, signal_name, exit_code in (
         (faults.complain_and_exit.using(max_crashes=1).enqueue(3), None, 3),
@@ -113,44 +109,44 @@ def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: d
         (faults.die_by.using(max_crashes=1).enqueue("SIGABRT"), "SIGABRT", None),
     ):
         finished(job, State.QUARANTINED)
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert (only.outcome, only.signal, only.exit_code) == (Outcome.CRASHED, signal_name, exit_code)
         if signal_name is None:
             assert "the complaint on stderr" in (only.output or "")
 
 
-def test_memory_is_limited_for_the_whole_process_tree(start: Start, connection: db.Connection) -> None:
+def test_memory_is_limited_for_the_whole_process_tree(start, queue):
     start()
     for job in (faults.eat_memory.enqueue(), faults.feed_a_grandchild.enqueue()):
         finished(job, State.QUARANTINED)
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert only.outcome is Outcome.OUT_OF_MEMORY
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 128_000_000
-        assert counters(connection, job.id) == (0, 1, 0)
+        assert queue.counters(job.id) == (0, 1, 0)
     core_soft, core_hard, address_space = faults.own_limits.enqueue().result(timeout=20)
     assert (core_soft, core_hard, address_space) == (0, 0, -1)
 
 
-def test_memory_used_before_a_job_does_not_count_as_the_jobs(start: Start, connection: db.Connection) -> None:
+def test_memory_used_before_a_job_does_not_count_as_the_jobs(start, queue):
     start(slots=1)
     first = faults.use_memory.enqueue(40, keep=True)
     second = faults.use_memory.enqueue(40)
     small = faults.use_memory.enqueue(1)
     assert first.result(timeout=20) == second.result(timeout=20) == small.result(timeout=20)
-    before, after = (attempts(connection, job)[0].peak_memory_bytes or 0 for job in (second, small))
+    before, after = (attempts(queue, job)[0].peak_memory_bytes or 0 for job in (second, small))
     assert after < before - 30_000_000
 
 
-def test_a_large_app_does_not_raise_the_limit(start: Start, write: Write, connection: db.Connection) -> None:
+def test_a_large_app_does_not_raise_the_limit(start, write, queue):
     write(
         "import time\nballast = b'x' * 200_000_000\n"
         "@app.task(memory='64MB', max_crashes=1)\ndef eat():\n"
         "    eaten = []\n    while True:\n        eaten.append(b'x' * 4_000_000); time.sleep(0.01)\n"
     )
     start(target="tests.guarantees.written:app")
-    job = job_of(connection, "tests.guarantees.written.eat")
+    job = job_of(queue, "tests.guarantees.written.eat")
     finished(job, State.QUARANTINED)
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
     # The watch or, where there is a cgroup, the kernel was faster.
     assert re.search(r"over the limit of 64,000,000|the kernel .* the job may have 64,000,000 bytes", only.error or "")
@@ -171,41 +167,37 @@ def cold(megabytes, end=""):
 """
 
 
-def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
-    start: Start, write: Write, connection: db.Connection
-) -> None:
+def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(start, write, queue):
     write(COLD)
     start(target="tests.guarantees.written:app")
-    job = job_of(connection, "tests.guarantees.written.cold", b'{"megabytes": 200}')
+    job = job_of(queue, "tests.guarantees.written.cold", b'{"megabytes": 200}')
     finished(job, State.QUARANTINED)
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
     # The watch or, where there is a cgroup, the kernel was faster.
     assert re.search(r"over the limit of 64,000,000|the kernel .* the job may have 64,000,000 bytes", only.error or "")
 
 
-def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(
-    start: Start, write: Write, connection: db.Connection
-) -> None:
+def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(start, write, queue):
     write("import signal" + COLD)
     start(target="tests.guarantees.written:app")
     for args, state in (
         (b'{"megabytes": 20}', State.SUCCEEDED),
         (b'{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
     ):
-        job = job_of(connection, "tests.guarantees.written.cold", args)
+        job = job_of(queue, "tests.guarantees.written.cold", args)
         finished(job, state)
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert 20_000_000 < (only.peak_memory_bytes or 0) < 100_000_000
 
 
-def test_plain_and_async_functions_take_and_give_json(start: Start) -> None:
+def test_plain_and_async_functions_take_and_give_json(start):
     start()
     assert faults.add.enqueue(1, b=2).result(timeout=20) == 3
     assert faults.add_slowly.enqueue(3, 4).result(timeout=20) == 7
 
 
-def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
+def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start, queue):
     start()
     expected = {
         "huge": "over the limit of 1,048,576",
@@ -218,37 +210,37 @@ def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start,
     for kind, words in expected.items():
         job = faults.return_this.using(max_attempts=5).enqueue(kind)
         finished(job, State.FAILED)
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert only.outcome is Outcome.FAILED
         assert "the result" in (only.error or "")
         assert words.lower() in (only.error or "").lower(), kind
 
 
-def test_arguments_and_results_come_out_as_annotated(start: Start) -> None:
+def test_arguments_and_results_come_out_as_annotated(start):
     start()
     price, due = Decimal("0.10"), date(2030, 1, 31)
     assert repr(faults.invoice.enqueue(price, due).result(timeout=20)) == repr((price, due))
 
 
-def test_a_wrong_type_is_refused_where_the_job_is_enqueued(connection: db.Connection) -> None:
+def test_a_wrong_type_is_refused_where_the_job_is_enqueued(queue: Queue) -> None:
     with pytest.raises(BadArguments, match="invoice can't be enqueued: argument price: expected Decimal, got float"):
         faults.invoice.enqueue(0.1, date(2030, 1, 31))  # type: ignore[arg-type]
-    assert connection.execute("select count(*) from outlive.jobs").fetchone() == (0,)
+    assert queue.execute("select count(*) from outlive.jobs").fetchone() == (0,)
 
 
-def test_a_wrong_type_from_sql_fails_the_job_for_good_and_is_named(start: Start, connection: db.Connection) -> None:
+def test_a_wrong_type_from_sql_fails_the_job_for_good_and_is_named(start, queue):
     start()
-    job = job_of(connection, faults.invoice.name, b'{"price": "1", "due": 5}')
+    job = job_of(queue, faults.invoice.name, b'{"price": "1", "due": 5}')
     assert finished(job) is State.FAILED
-    assert [one.error for one in attempts(connection, job)] == ["BadArguments: argument due: expected date, got int"]
+    assert [one.error for one in attempts(queue, job)] == ["BadArguments: argument due: expected date, got int"]
 
 
-def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_progress_is_shown_live(start, queue, tmp_path):
     start()
     job = faults.show_progress.enqueue(str(tmp_path / "go"))
 
     def shown() -> bool:
-        row = row_of(connection, job.id)
+        row = queue.row_of(job.id)
         return (row["current"], row["total"], row["message"], row["state"]) == (3, 10, "page 3", "running")
 
     eventually(shown, within_s=5)
@@ -256,26 +248,24 @@ def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_pat
     finished(job, State.SUCCEEDED)
 
 
-def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start, connection: db.Connection) -> None:
+def test_a_checkpoint_is_handed_to_the_next_attempt(start, queue):
     start()
     job = faults.step_by_step.enqueue(4)
     assert job.result(timeout=20) == [4, 4]
-    row = row_of(connection, job.id)
+    row = queue.row_of(job.id)
     assert (row["current"], row["total"], row["message"]) == (4, 4, "step 4")
 
 
-def test_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
+def test_a_job_that_makes_no_progress_is_ended(start, queue):
     worker = start()
     moving, stalled = faults.keep_moving.enqueue(12), faults.stall.using(stall=0.5).enqueue()
     finished(stalled, State.FAILED)
-    assert attempts(connection, stalled)[0].error == "Stalled: no progress for 0.5 s"
+    assert attempts(queue, stalled)[0].error == "Stalled: no progress for 0.5 s"
     assert worker.says(f"Job {stalled.id} timed out")
     assert moving.result(timeout=20) == "moved"
 
 
-def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(start, queue, tmp_path):
     start()
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
     stubborn = faults.ignore_all.enqueue(str(tmp_path / "stubborn"))
@@ -288,13 +278,11 @@ def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
     assert (tmp_path / "polite").read_text() == "cleaned up"
     finished(stubborn, State.CANCELLED, within_s=10)
     assert 5 <= time.monotonic() - asked_at < 8
-    assert outcomes(connection, polite) == outcomes(connection, stubborn) == [Outcome.CANCELLED]
-    assert counters(connection, stubborn.id) == (0, 0, 0)
+    assert outcomes(queue, polite) == outcomes(queue, stubborn) == [Outcome.CANCELLED]
+    assert queue.counters(stubborn.id) == (0, 0, 0)
 
 
-def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(start, queue, tmp_path):
     worker = start(grace_s="6", lease_s="2")
     told = faults.stop_with_progress.enqueue(str(tmp_path / "told"))
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
@@ -313,19 +301,17 @@ def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     assert not alive(pid)
     for job in (polite, stubborn):
         assert job.status() is State.PENDING
-        assert outcomes(connection, job) == [Outcome.RELEASED]
-        assert counters(connection, job.id) == (0, 0, 0)
-    assert (late.status(), attempts(connection, late)) == (State.PENDING, [])
+        assert outcomes(queue, job) == [Outcome.RELEASED]
+        assert queue.counters(job.id) == (0, 0, 0)
+    assert (late.status(), attempts(queue, late)) == (State.PENDING, [])
 
 
-def test_a_slow_database_does_not_cost_the_last_job_its_end(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_slow_database_does_not_cost_the_last_job_its_end(start, queue, tmp_path):
     worker = start()
     told = faults.stop_with_progress.enqueue(str(tmp_path / "told"))
     eventually((tmp_path / "told").exists)
-    with connection.transaction():
-        connection.execute("lock table outlive.running in exclusive mode")
+    with queue.transaction():
+        queue.execute("lock table outlive.running in exclusive mode")
         worker.send(signal.SIGTERM)
         worker.says(f"Job {told.id} completed successfully")
         eventually(lambda: not worker.tree(), what="its processes are gone")
@@ -334,7 +320,7 @@ def test_a_slow_database_does_not_cost_the_last_job_its_end(
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: int) -> None:
+def test_a_second_signal_does_it_at_once(start, tmp_path, second):
     worker = start()
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
     eventually((tmp_path / "polite.started").exists)
@@ -345,11 +331,11 @@ def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: i
     assert polite.status() is State.PENDING
 
 
-def test_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Connection) -> None:
+def test_a_worker_claims_only_tasks_that_it_has(start, queue):
     start()
-    strangers = [job_of(connection, "shop.tasks.fetch") for _ in range(10)]
+    strangers = [job_of(queue, "shop.tasks.fetch") for _ in range(10)]
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    assert [(job.status(), attempts(connection, job)) for job in strangers] == [(State.PENDING, [])] * 10
+    assert [(job.status(), attempts(queue, job)) for job in strangers] == [(State.PENDING, [])] * 10
 
 
 def reload(worker: Worker) -> None:
@@ -361,33 +347,31 @@ def reload(worker: Worker) -> None:
     eventually(lambda: reloads() > before)
 
 
-def test_a_task_that_is_gone_is_released_for_5_s_untouched(
-    start: Start, write: Write, connection: db.Connection
-) -> None:
+def test_a_task_that_is_gone_is_released_for_5_s_untouched(start, write, queue):
     task = "@app.task(preload=False)\ndef cold(): return 'here again'\n"
     write(task)
     worker = start(target="tests.guarantees.written:app")
     write("")
-    job = job_of(connection, "tests.guarantees.written.cold")
-    eventually(lambda: attempts(connection, job))
-    (only,) = attempts(connection, job)
+    job = job_of(queue, "tests.guarantees.written.cold")
+    eventually(lambda: attempts(queue, job))
+    (only,) = attempts(queue, job)
     assert (only.outcome, job.status()) == (Outcome.RELEASED, State.PENDING)
-    assert counters(connection, job.id) == (0, 0, 0)
-    waits = connection.execute("select ready_at - %s between '4.9 s' and '5.1 s' from outlive.waiting", [only.ended_at])
+    assert queue.counters(job.id) == (0, 0, 0)
+    waits = queue.execute("select ready_at - %s between '4.9 s' and '5.1 s' from outlive.waiting", [only.ended_at])
     assert waits.fetchone() == (True,)
     reload(worker)
     write(task)
     reload(worker)
-    assert job_of(connection, "tests.guarantees.written.cold").result(timeout=20) == "here again"
+    assert job_of(queue, "tests.guarantees.written.cold").result(timeout=20) == "here again"
 
 
-def test_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, connection: db.Connection) -> None:
+def test_a_reload_that_fails_leaves_the_old_app(start, write, queue):
     write("@app.task\ndef version(): return 1\n")
     worker = start(target="tests.guarantees.written:app")
     write("this is no Python")
     reload(worker)
-    assert job_of(connection, "tests.guarantees.written.version").result(timeout=20) == 1
+    assert job_of(queue, "tests.guarantees.written.version").result(timeout=20) == 1
     write("@app.task\ndef version(): return 2\n")
     reload(worker)
-    assert job_of(connection, "tests.guarantees.written.version").result(timeout=20) == 2
+    assert job_of(queue, "tests.guarantees.written.version").result(timeout=20) == 2
     eventually(lambda: len(worker.zygotes()) == 1)

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import State, db, kernel, store
+from outlive import State, kernel, store
 from outlive.states import Outcome
 from tests import faults
 from tests.driving import pages
 from tests.driving.jobs import finished, outcomes
-from tests.driving.making import row, state_of, value, values
-from tests.driving.workers import ROOT, Start, all_gone
+from tests.driving.making import Queue
+from tests.driving.workers import ROOT, all_gone
 from tests.waiting import eventually
 
 EXAMPLE = ROOT / "examples" / "node"
@@ -73,43 +73,43 @@ def as_url(conninfo: str) -> str:
     return f"postgresql://{parts['user']}@/{parts['dbname']}?host={quote(str(parts['host']))}&port={parts['port']}"
 
 
-def ask(connection: db.Connection, task: str) -> UUID:
+def ask(queue: Queue, task: str) -> UUID:
     """Enqueue a job that Python workers don't know."""
-    found = value(connection, "select outlive.enqueue(%s, options => '{\"max_crashes\": 1}')", task)
+    found = queue.value("select outlive.enqueue(%s, options => '{\"max_crashes\": 1}')", task)
     assert isinstance(found, UUID)
     return found
 
 
-def settled(connection: db.Connection, job: UUID, wanted: State) -> dict[str, object]:
+def settled(queue: Queue, job: UUID, wanted: State) -> dict[str, object]:
     """Wait until a job has this state; returns its last attempt."""
-    eventually(lambda: state_of(connection, job) is wanted, within_s=20, what=f"{job} is {wanted}")
-    return row(connection, "select * from outlive.attempts where job_id = %s order by attempt desc limit 1", job)
+    eventually(lambda: queue.state_of(job) is wanted, within_s=20, what=f"{job} is {wanted}")
+    return queue.row("select * from outlive.attempts where job_id = %s order by attempt desc limit 1", job)
 
 
 @pytest.mark.timeout(180)
 def test_a_worker_in_node_is_killed_and_its_jobs_run_in_python_within_seconds(
-    folder: Path, database_url: str, connection: db.Connection, start: Start, request: pytest.FixtureRequest
-) -> None:
+    folder, database_url, queue, start, request
+):
     """First the page of how-to is run as it stands. Its worker is told to stop, and says goodbye."""
     url = as_url(database_url)
     with pages.shell(folder, url) as shell:
         pages.run("how-to/other-languages.md", shell, folder, url)
     assert (folder / "tasks.mjs").read_text() == (EXAMPLE / "tasks.mjs").read_text()
-    eventually(lambda: values(connection, "select state from outlive.workers") == ["stopped"], what="it has stopped")
+    eventually(lambda: queue.values("select state from outlive.workers") == ["stopped"], what="it has stopped")
     (folder / "tasks.mjs").write_text(TASKS)
     node = Node(folder, url)
     request.addfinalizer(node.kill)
     held = [faults.own_pid.enqueue() for _ in range(3)]
     assert [faults.add.enqueue(n, b=1).result(timeout=30) for n in range(3)] == [1, 2, 3]
-    crashed = settled(connection, ask(connection, "segfault"), State.QUARANTINED)
+    crashed = settled(queue, ask(queue, "segfault"), State.QUARANTINED)
     assert (crashed["outcome"], crashed["signal"], crashed["worker"]) == ("crashed", "SIGSEGV", node.id)
-    failed = settled(connection, ask(connection, "fails"), State.RETRYABLE)
+    failed = settled(queue, ask(queue, "fails"), State.RETRYABLE)
     assert (failed["outcome"], failed["error"]) == ("failed", "TypeError: not so")
-    assert "can't be stored" in str(settled(connection, ask(connection, "unstorable"), State.RETRYABLE)["error"])
-    endless = ask(connection, "forever")
-    eventually(lambda: state_of(connection, endless) is State.RUNNING, what="it runs")
-    db.run(connection, store.cancel([endless]))
-    assert settled(connection, endless, State.CANCELLED)["outcome"] == "cancelled"
+    assert "can't be stored" in str(settled(queue, ask(queue, "unstorable"), State.RETRYABLE)["error"])
+    endless = ask(queue, "forever")
+    eventually(lambda: queue.state_of(endless) is State.RUNNING, what="it runs")
+    queue.run(store.cancel([endless]))
+    assert settled(queue, endless, State.CANCELLED)["outcome"] == "cancelled"
 
     start(slots=2)
     assert [job.status() for job in held] == [State.RUNNING] * 3
@@ -117,8 +117,8 @@ def test_a_worker_in_node_is_killed_and_its_jobs_run_in_python_within_seconds(
     assert len(children) == 3
     node.kill()
     assert [finished(job, within_s=8) for job in held] == [State.SUCCEEDED] * 3
-    assert [outcomes(connection, job) for job in held] == [[Outcome.LOST, Outcome.SUCCEEDED]] * 3
-    assert value(connection, "select state from outlive.workers where id = %s", node.id) == "dead"
+    assert [outcomes(queue, job) for job in held] == [[Outcome.LOST, Outcome.SUCCEEDED]] * 3
+    assert queue.value("select state from outlive.workers where id = %s", node.id) == "dead"
     all_gone(children)
     doubled = "select job_id from outlive.attempts where state = 'succeeded' group by 1 having count(*) > 1"
-    assert values(connection, doubled) == []
+    assert queue.values(doubled) == []

@@ -8,14 +8,14 @@ PAGE = (ROOT / "docs" / "reference" / "guarantees.md").read_text(encoding="utf-8
 NAMED = set(re.findall(r"`guarantees/(test_\w+\.py)::(test_\w+)`", PAGE))
 
 
-def test_every_guarantee_names_a_test() -> None:
+def test_every_guarantee_names_a_test():
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| Guarantee")]
     assert len(rows) > 40
     for row in rows:
         assert "`guarantees/test_" in row, row
 
 
-def test_every_test_of_a_guarantee_is_on_the_page_and_exists() -> None:
+def test_every_test_of_a_guarantee_is_on_the_page_and_exists():
     written = {
         (file.name, name)
         for file in (ROOT / "tests" / "guarantees").glob("test_*.py")

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from outlive import db, store
-from tests.driving.making import set_now
+from outlive import store
+from tests.driving.making import Queue
 from tests.driving.schedules import Clockwork, assert_each_second_once, steps, ticks_of
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 TARGET = "tests.processes.scheduled:app"
@@ -31,23 +30,23 @@ def walk(url: str, begin: datetime, end: datetime) -> None:
     asyncio.run(walk())
 
 
-def fired(connection: db.Connection, url: str, day: datetime, **said: Any) -> list[str]:
+def fired(connection: Queue, url: str, day: datetime, **said: Any) -> list[str]:
     """Make a schedule, let two days pass from noon before a change of the clocks, and return the firings in UTC."""
-    set_now(connection, day - 12 * HOUR)
-    db.run(connection, store.add_schedule("report", {**BERLIN, **said}))
+    connection.set_now(day - 12 * HOUR)
+    connection.run(store.add_schedule("report", {**BERLIN, **said}))
     walk(url, day - 12 * HOUR, day + 36 * HOUR)
     return [tick.astimezone(UTC).strftime("%d %H:%M") for tick in ticks_of(connection, "work")]
 
 
-def test_each_tick_fires_once_on_all_workers_also_when_some_are_killed(start: Start, connection: db.Connection) -> None:
+def test_each_tick_fires_once_on_all_workers_also_when_some_are_killed(start, queue):
     workers = [start(target=TARGET, slots=1) for _ in range(3)]
     for worker in workers[:2]:
-        before = len(ticks_of(connection, TICK))
-        eventually(lambda: len(ticks_of(connection, TICK)) >= before + 2, within_s=15, what="it fires")  # noqa: B023
+        before = len(ticks_of(queue, TICK))
+        eventually(lambda: len(ticks_of(queue, TICK)) >= before + 2, within_s=15, what="it fires")  # noqa: B023
         worker.kill()
-    before = len(ticks_of(connection, TICK))
-    eventually(lambda: len(ticks_of(connection, TICK)) >= before + 2, within_s=15, what="the last one goes on")
-    assert_each_second_once(ticks_of(connection, TICK))
+    before = len(ticks_of(queue, TICK))
+    eventually(lambda: len(ticks_of(queue, TICK)) >= before + 2, within_s=15, what="the last one goes on")
+    assert_each_second_once(ticks_of(queue, TICK))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +60,8 @@ def test_each_tick_fires_once_on_all_workers_also_when_some_are_killed(start: St
         ),
     ],
 )
-def test_when_the_clocks_go_forward_no_firing_is_lost(
-    connection: db.Connection, database_url: str, cron: str, ticks: list[str]
-) -> None:
-    assert fired(connection, database_url, datetime(2026, 3, 29, tzinfo=UTC), cron=cron) == ticks
+def test_when_the_clocks_go_forward_no_firing_is_lost(queue, database_url, cron, ticks):
+    assert fired(queue, database_url, datetime(2026, 3, 29, tzinfo=UTC), cron=cron) == ticks
 
 
 @pytest.mark.parametrize(
@@ -78,13 +75,11 @@ def test_when_the_clocks_go_forward_no_firing_is_lost(
         ),
     ],
 )
-def test_when_the_clocks_go_back_no_firing_comes_twice(
-    connection: db.Connection, database_url: str, cron: str, ticks: list[str]
-) -> None:
-    assert fired(connection, database_url, datetime(2026, 10, 25, tzinfo=UTC), cron=cron) == ticks
+def test_when_the_clocks_go_back_no_firing_comes_twice(queue, database_url, cron, ticks):
+    assert fired(queue, database_url, datetime(2026, 10, 25, tzinfo=UTC), cron=cron) == ticks
 
 
 @pytest.mark.parametrize("day", [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)])
-def test_an_interval_knows_no_daylight_saving(connection: db.Connection, database_url: str, day: datetime) -> None:
-    ticks = fired(connection, database_url, day, every_s=1800.0)
+def test_an_interval_knows_no_daylight_saving(queue, database_url, day):
+    ticks = fired(queue, database_url, day, every_s=1800.0)
     assert ticks == [at.strftime("%d %H:%M") for at in steps(day - 11.5 * HOUR, day + 36 * HOUR, HOUR / 2)]

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import Job, State, config, db
+from outlive import Job, State, config
 from outlive.kernel import kill
 from tests.django.projects import environment
 from tests.driving.jobs import attempts, finished
 from tests.driving.libraries import LIBRARIES
-from tests.driving.making import value
+from tests.driving.making import Queue
 from tests.driving.workers import ROOT, Start
 from tests.guarantees import paying
 from tests.waiting import eventually
@@ -38,19 +38,19 @@ TASKS_OF_DJANGO = Kind("tests.django.ordering", "outlive.django.worker:default")
 
 
 @pytest.fixture(autouse=True)
-def tables(database_url: str, connection: db.Connection) -> Iterator[None]:
-    connection.execute("create table orders (id uuid); create table effects (id uuid)")
+def tables(database_url: str, queue: Queue) -> Iterator[None]:
+    queue.execute("create table orders (id uuid); create table effects (id uuid)")
     paying.app.configure(config.load(environ={}, flags={"database_url": database_url}))
     yield
     paying.app.configure(None)
 
 
-def effects(connection: db.Connection) -> list[object]:
-    return [id for (id,) in connection.execute("select id from effects").fetchall()]
+def effects(queue: Queue) -> list[object]:
+    return [id for (id,) in queue.execute("select id from effects").fetchall()]
 
 
 def test_a_job_completes_in_a_transaction_of_any_library_or_leaves_nothing_of_it(
-    start: Start, connection: db.Connection, database_url: str
+    start: Start, queue: Queue, database_url: str
 ) -> None:
     start(target="tests.guarantees.paying:app")
 
@@ -66,19 +66,19 @@ def test_a_job_completes_in_a_transaction_of_any_library_or_leaves_nothing_of_it
         assert finished(job, State.SUCCEEDED)
     for job in (*undone, *mistaken, *forgotten):
         finished(job, State.FAILED)
-    assert sorted(map(str, effects(connection))) == sorted(str(job.id) for job in (*paid, *forgotten))
-    assert {attempts(connection, job)[0].error for job in undone} == {
+    assert sorted(map(str, effects(queue))) == sorted(str(job.id) for job in (*paid, *forgotten))
+    assert {attempts(queue, job)[0].error for job in undone} == {
         "ctx.complete was rolled back: the job's effects and its completion did not happen"
     }
     for job in forgotten:
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert "acomplete was not awaited" in str(only.error)
     for job in mistaken:
-        assert "WrongConnection" in str(attempts(connection, job)[0].error)
+        assert "WrongConnection" in str(attempts(queue, job)[0].error)
 
 
 @pytest.fixture
-def kill_around_commits(start: Start, connection: db.Connection, database_url: str, tmp_path: Path) -> Killing:
+def kill_around_commits(start: Start, queue: Queue, database_url: str, tmp_path: Path) -> Killing:
     """Kills clients, children and workers while they commit, and checks at the end what is there."""
     fifo = tmp_path / "committing"
     os.mkfifo(fifo)
@@ -108,8 +108,8 @@ def kill_around_commits(start: Start, connection: db.Connection, database_url: s
             ordering.kill()
             ordering.communicate()
             os.close(reader)
-        everything_happened_once(connection)
-        print(f"{said.decode().strip()} commits of clients begun, {seen(connection)}")
+        everything_happened_once(queue)
+        print(f"{said.decode().strip()} commits of clients begun, {seen(queue)}")
 
     return go
 
@@ -121,12 +121,12 @@ def committing(reader: int) -> int:
     return int.from_bytes(os.read(reader, 65536)[-4:], "big")
 
 
-def everything_happened_once(connection: db.Connection) -> None:
+def everything_happened_once(queue: Queue) -> None:
     """Each order has its job and each job its order; when all jobs have ended, each has had its effect once."""
     left = "select count(*) from outlive.job_states where status <> 'succeeded'"
-    eventually(lambda: connection.execute(left.encode()).fetchone() == (0,), within_s=90, what="all jobs succeed")
+    eventually(lambda: queue.execute(left.encode()).fetchone() == (0,), within_s=90, what="all jobs succeed")
     orders, jobs, all_effects = (
-        sorted(connection.execute(query).fetchall())
+        sorted(queue.execute(query).fetchall())
         for query in ("table orders", "select id from outlive.jobs", "table effects")
     )
     assert orders
@@ -134,9 +134,9 @@ def everything_happened_once(connection: db.Connection) -> None:
     assert orders == all_effects
 
 
-def seen(connection: db.Connection) -> str:
+def seen(queue: Queue) -> str:
     orders, killed = (
-        value(connection, query)
+        queue.value(query)
         for query in (
             "select count(*) from orders",
             "select count(*) from outlive.attempts where outcome in ('crashed', 'lost')",
@@ -145,16 +145,14 @@ def seen(connection: db.Connection) -> str:
     return f"{orders} made; {killed} attempts ended by a kill"
 
 
-def test_kills_around_commits_lose_no_job_and_repeat_no_effect(kill_around_commits: Killing) -> None:
+def test_kills_around_commits_lose_no_job_and_repeat_no_effect(kill_around_commits):
     kill_around_commits(*paying.NAMES, clients=6, children=3, workers=1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("library", paying.NAMES)
-def test_two_hundred_kills_around_commits_lose_no_job_and_repeat_no_effect(
-    kill_around_commits: Killing, library: str
-) -> None:
+def test_two_hundred_kills_around_commits_lose_no_job_and_repeat_no_effect(kill_around_commits, library):
     kill_around_commits(library, clients=150, children=42, workers=8)
 
 
@@ -167,11 +165,11 @@ def kill_django(kill_around_commits: Killing, database_url: str, monkeypatch: py
     return functools.partial(kill_around_commits, kind=TASKS_OF_DJANGO)
 
 
-def test_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django: Killing) -> None:
+def test_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django):
     kill_django(clients=3, children=2, workers=1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_two_hundred_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django: Killing) -> None:
+def test_two_hundred_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django):
     kill_django(clients=150, children=42, workers=8)

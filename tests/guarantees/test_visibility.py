@@ -6,14 +6,13 @@ import subprocess
 import sys
 from datetime import timedelta
 
-from outlive import State, db, store
+from outlive import State, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.driving.hand import Hand
 from tests.driving.jobs import finished
 from tests.driving.making import NOON
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import ROOT
 
 AddTask = Task[[int, int], int, int]
 
@@ -31,28 +30,28 @@ EXPECTED = {
 }
 
 
-def test_every_view_has_the_columns_that_operators_expect(hand: Hand) -> None:
+def test_every_view_has_the_columns_that_operators_expect(hand):
     columns = "select attname from pg_attribute where attnum > 0 and attrelid = to_regclass(%s)"
     for view, expected in EXPECTED.items():
         found = {name for (name,) in hand.rows(columns, f"outlive.{view}")}
         assert set(expected.split()) - found == set(), view
 
 
-def test_a_heartbeat_that_is_missing_counts_as_stuck(task: AddTask, hand: Hand) -> None:
+def test_a_heartbeat_that_is_missing_counts_as_stuck(task, hand):
     job = task.enqueue(1, 2)
     hand.at(NOON)
     (claimed,) = hand.claim()
     hand.at(NOON, later_s=299)
-    db.run(hand.connection, store.renew(hand.id, [claimed.token]))
+    hand.connection.run(store.renew(hand.id, [claimed.token]))
     hand.at(NOON, later_s=598)
-    assert db.run(hand.connection, store.list_stuck()) == []
+    assert hand.connection.run(store.list_stuck()) == []
     hand.at(NOON, later_s=600)
     assert hand.rows("select id, time_since_heartbeat from outlive.stuck_jobs") == [(job.id, timedelta(seconds=301))]
-    (stuck,) = db.run(hand.connection, store.list_stuck())
+    (stuck,) = hand.connection.run(store.list_stuck())
     assert (stuck["id"], stuck["time_since_heartbeat_s"]) == (job.id, 301)
 
 
-def test_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: Hand) -> None:
+def test_one_look_shows_recent_jobs_and_how_they_stand(task, hand):
     failed = task.enqueue(1, 2)
     hand.run(Outcome.FAILED, error="ValueError: no", final=True)
     running = task.enqueue(3, 4)
@@ -67,7 +66,7 @@ def test_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: Hand
     assert seen[-1][0] == min(failed.id, running.id, waiting.id)
 
 
-def test_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) -> None:
+def test_one_command_shows_one_jobs_whole_life(start, database_url):
     start(name="crawler-1")
     job = faults.third_time_lucky.enqueue()
     assert job.result(timeout=20) == "lucky"
@@ -91,7 +90,7 @@ def test_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) 
     assert third["error"] is None
 
 
-def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
+def test_the_log_has_the_lines_that_operators_grep_for(start):
     worker = start(log_level="debug")
     assert f"Worker {worker.id} started" in worker.log()
     well = faults.add.enqueue(1, 2)
@@ -121,7 +120,7 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
         assert re.search(re.escape(line).replace("<id>", r"[0-9a-f-]{36}").replace("<n>", r"-?\d+"), log), line
 
 
-def test_by_default_the_log_has_one_line_for_each_job_at_its_end(start: Start) -> None:
+def test_by_default_the_log_has_one_line_for_each_job_at_its_end(start):
     worker = start(log_format="json")
     jobs = [faults.add.enqueue(n, n) for n in range(3)]
     for job in jobs:

@@ -3,22 +3,22 @@
 from collections.abc import Iterable
 from typing import Any
 
-from outlive import db
 from outlive.client.task import BoundJob
 from tests import faults
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 ROUNDS = 3
 PATIENCE_S = 120.0
 
 
-def seconds(connection: db.Connection, jobs: Iterable[BoundJob[Any]]) -> float:
+def seconds(queue: Queue, jobs: Iterable[BoundJob[Any]]) -> float:
     """Enqueue these jobs; returns the time from the start of the first one to the end of the last one."""
     ids = [job.id for job in faults.app.enqueue_many(jobs)]
     done = "select count(*) = %s from outlive.attempts where job_id = any(%s) and outcome = 'succeeded'"
-    eventually(lambda: connection.execute(done, [len(ids), ids]).fetchone() == (True,), within_s=PATIENCE_S)
+    eventually(lambda: queue.execute(done, [len(ids), ids]).fetchone() == (True,), within_s=PATIENCE_S)
     took = "select extract(epoch from max(ended_at) - min(started_at)) from outlive.attempts where job_id = any(%s)"
-    [(took_s,)] = connection.execute(took, [ids]).fetchall()
+    [(took_s,)] = queue.execute(took, [ids]).fetchall()
     return float(took_s)
 
 

@@ -10,8 +10,9 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from outlive import db, kernel, migrate
+from outlive import kernel, migrate
 from outlive.embedded import binaries, places
+from tests.driving.making import Queue
 from tests.driving.workers import all_gone
 from tests.waiting import eventually
 
@@ -89,7 +90,7 @@ class Server:
         where = ("--locale=C", "--encoding=UTF8", "--no-sync", "-D", self.data)
         self.programs.run("initdb", *access, *where, log=self.folder / "log")
         self.start()
-        with db.connect(self.url) as connection:
+        with Queue.at(self.url) as connection:
             migrate.migrate(connection)
             connection.execute("checkpoint")
         self.stop(signal.SIGINT)

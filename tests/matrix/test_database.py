@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -19,17 +19,16 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import config, db, embedded, kernel
+from outlive import config, embedded, kernel
 from outlive.states import State
 from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.jobs import begun, waiting_for
-from tests.driving.workers import Start
+from tests.driving.making import Queue
 from tests.embedded.actors import end_everything_at, postmaster_of
 from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
-from tests.matrix.clocks import Clock
 from tests.matrix.loading import Load
 from tests.matrix.servers import Programs, Server
 from tests.waiting import eventually
@@ -53,7 +52,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.fault(33)
-def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
+def test_a_worker_brings_its_embedded_server_back(home, start, tmp_path):
     """No other process does it. The job that runs needs no database until it ends."""
     worker = start(url="", home=str(home), slots=2)
     faults.app.configure(config.load(flags={"home": str(home)}))
@@ -78,7 +77,7 @@ def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_
 
 @pytest.mark.fault(34)
 @pytest.mark.parametrize("times", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, start: Start, times: int) -> None:
+def test_immediate_stops_of_the_server_under_load_lose_nothing(server, start, times):
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     with Load(most=400 * times) as load:
         for _ in range(times):
@@ -92,7 +91,7 @@ def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, s
 
 
 @pytest.mark.fault(35)
-def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, start: Start) -> None:
+def test_a_server_killed_again_while_it_recovers_loses_nothing(server, start):
     start(slots=2, **SHORT)
     with Load() as load:
         eventually(lambda: len(load.acknowledged) > 100, within_s=30, what="there is load")
@@ -109,9 +108,7 @@ def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, s
 
 
 @pytest.mark.parametrize("crashes_on", [False, True])
-def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
-    server: Server, start: Start, tmp_path: Path, crashes_on: bool
-) -> None:
+def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(server, start, tmp_path, crashes_on):
     """It takes up to 15 s, also while the server crashes every four seconds; no living worker is declared dead."""
     victim = start(name="victim")
     faults.wait_for.enqueue(str(tmp_path / "held"))
@@ -140,9 +137,7 @@ def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
     (tmp_path / "held").touch()
 
 
-def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_is_back(
-    server: Server, start: Start, tmp_path: Path
-) -> None:
+def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_is_back(server, start, tmp_path):
     worker = start(name="leaving")
     job = faults.wait_for.enqueue(str(tmp_path / "held"))
     begun(tmp_path / "held")
@@ -175,9 +170,7 @@ def small_disk(base: Path) -> Iterator[Path]:
 
 
 @pytest.mark.fault(36)
-def test_a_full_disk_gives_clean_errors_and_loses_nothing(
-    small_disk: Path, programs: Programs, pattern: Server, start: Start
-) -> None:
+def test_a_full_disk_gives_clean_errors_and_loses_nothing(small_disk, programs, pattern, start):
     server = Server(programs, small_disk, settings={"max_wal_size": "48MB", "min_wal_size": "32MB"})
     server.copy_from(pattern)
     server.start()
@@ -215,9 +208,7 @@ def fill(path: Path) -> None:
         pytest.param(300, 0, 600.0, 0.6, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
-def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
-    start: Start, jobs: int, dead: int, hold_s: float, least: float
-) -> None:
+def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(start, jobs, dead, hold_s, least):
     """In front of its jobs are dead rows: of ten minutes of its own jobs, or of many made at once.
 
     Jobs are claimed a few at a time, so each claim has to pass the dead rows.
@@ -225,7 +216,7 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
     url = str(faults.app.config.database_url)
     task = faults.add.using(queue="bench")
     start()
-    with db.connect(url) as connection, psycopg.connect(url) as old:
+    with Queue.at(url) as connection, psycopg.connect(url) as old:
         free = [seconds(connection, [task.job(n) for n in range(jobs)]) for _ in range(ROUNDS)]
         old.execute("set transaction isolation level repeatable read")
         old.execute("select from outlive.jobs")
@@ -240,7 +231,7 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
 
 
 @pytest.mark.fault(37)
-def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[..., Server], start: Start) -> None:
+def test_a_server_without_a_free_connection_is_waited_for(new_server, start):
     """Other clients have all connections, also those for superusers. A worker that has lost its own gets none."""
     server = new_server(max_connections="15")
     server.start()
@@ -272,7 +263,7 @@ def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[.
 
 
 @pytest.mark.fault(40)
-def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, server: Server) -> None:
+def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock, server):
     """Two minutes pass at once."""
     with psycopg.connect(server.url) as old:
         old.execute("set transaction isolation level repeatable read")
@@ -288,7 +279,7 @@ def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, ser
 
 
 @pytest.mark.fault(39)
-def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connection: db.Connection) -> None:
+def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(queue):
     """Four threads enqueue, replace and cancel the same keys at once; tests/store has each pair by itself."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
@@ -306,7 +297,7 @@ def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connecti
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
-    assert connection.execute("select from outlive.dedupe_keys").rowcount <= 30
+    assert queue.execute("select from outlive.dedupe_keys").rowcount <= 30
 
 
 # A pooler in between
@@ -346,8 +337,8 @@ def pooled_url(database_url: str, programs: Programs) -> Iterator[str]:
 
 @pytest.mark.fault(42)
 def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
-    pooled_url: str, start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+    pooled_url, start, queue, database_url, tmp_path
+):
     faults.app.configure(config.load(flags={"database_url": pooled_url}))
     worker = start(url=pooled_url, slots=2, **SHORT)
     worker.says("the database is behind a pooler in transaction mode")
@@ -359,9 +350,9 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     eventually(lambda: endless.status() is State.CANCELLED, what="it is cancelled")
     eventually(lambda: killer.status() is State.QUARANTINED, within_s=20, what="the killer is caught")
     all_end_once(database_url, jobs)
-    assert connection.execute("select from outlive.liveness").fetchall() == []
+    assert queue.execute("select from outlive.liveness").fetchall() == []
     assert outlive.gather([faults.add.enqueue(n, n) for n in range(3)], timeout=20) == [0, 2, 4]
-    assert connection.execute("select from outlive.awaited").fetchall() == []
+    assert queue.execute("select from outlive.awaited").fetchall() == []
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
     begun(tmp_path / "held")
     worker.kill()
@@ -376,7 +367,7 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_any_two_faults_at_once_lose_nothing(server: Server, start: Start, rounds: int) -> None:
+def test_any_two_faults_at_once_lose_nothing(server, start, rounds):
     seed = random.randrange(10_000)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -3,21 +3,17 @@
 import random
 import re
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 import outlive
-from outlive import config, db
+from outlive import config
 from tests import faults
 from tests.driving.jobs import begun
-from tests.driving.workers import Start, alive
+from tests.driving.workers import alive
 from tests.matrix.asking import all_end_once, ends, outcomes
-from tests.matrix.networks import Network
-from tests.matrix.servers import Server
 from tests.proxy import Boundary, Proxy, Side, Way
 from tests.waiting import eventually
 
@@ -35,8 +31,8 @@ SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
     ],
 )
 def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, ways: tuple[Way, ...]
-) -> None:
+    start, queue, database_url, tmp_path, ways
+):
     with Proxy(database_url, tmp_path) as proxy:
         lonely = start(url=proxy.url, slots=2, **SHORT)
         held = faults.wait_for.enqueue(str(tmp_path / "held"))
@@ -44,7 +40,7 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
         other = start(slots=2, **SHORT)
         proxy.silence(*ways)
         eventually(lambda: not alive(first), within_s=20, what="the process is killed")
-        ours = connection.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
+        ours = queue.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
         assert ours, "another worker could have begun it before"
         assert lonely.says("its lease could not be renewed in time")
         begun(tmp_path / "held", times=2, within_s=30)
@@ -63,14 +59,14 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, batch: int
-) -> None:
+    start, queue, database_url, tmp_path, batch
+):
     """The server commits, and its answer does not reach the client."""
     cuts: list[tuple[object, ...] | None] = []
 
     def cut_once(at: Boundary) -> None:
         if at.side is Side.AFTER and "outlive.enqueue" in at.text and not cuts:
-            committed = connection.execute("select count(*) from outlive.jobs").fetchone()
+            committed = queue.execute("select count(*) from outlive.jobs").fetchone()
             if committed != (0,):  # Otherwise the statement was only prepared.
                 cuts.append(committed)
                 at.link.cut()
@@ -83,7 +79,7 @@ def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
     faults.app.configure(config.load(flags={"database_url": database_url}))
     start()
     all_end_once(database_url, jobs)
-    assert connection.execute("select count(*) from outlive.jobs").fetchone() == (batch,)
+    assert queue.execute("select count(*) from outlive.jobs").fetchone() == (batch,)
     assert [(tmp_path / str(n)).read_bytes() for n in range(batch)] == [b"x"] * batch
 
 
@@ -91,9 +87,7 @@ CUTS = 8
 
 
 @pytest.mark.fault(30)
-def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(start, queue, database_url, tmp_path):
     """The worker learns which ends were written, and adopts its claims at once, before any lease ends."""
     turns = 0
 
@@ -114,15 +108,13 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
     assert sum(int(reports) for reports, _ in found) > 0
     assert sum(int(claims) for _, claims in found) > 0
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
-    assert connection.execute("select distinct outcome from outlive.attempts").fetchall() == [("succeeded",)]
+    assert queue.execute("select distinct outcome from outlive.attempts").fetchall() == [("succeeded",)]
 
 
 @pytest.mark.fault(30)
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_connections_cut_at_random_moments_lose_nothing(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+def test_connections_cut_at_random_moments_lose_nothing(start, queue, database_url, tmp_path):
     """Each cut may leave a statement whose end is unknown to the client."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
@@ -130,7 +122,7 @@ def test_connections_cut_at_random_moments_lose_nothing(
     with Proxy(database_url, tmp_path) as proxy:
         start(url=proxy.url, **SHORT)
         jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1500))
-        while sum(ends(connection, jobs).values()) < len(jobs):
+        while sum(ends(queue, jobs).values()) < len(jobs):
             until = time.monotonic() + chance.uniform(0.02, 0.2)
             eventually(lambda: time.monotonic() > until)  # noqa: B023
             proxy.cut()
@@ -141,9 +133,7 @@ def test_connections_cut_at_random_moments_lose_nothing(
 @pytest.mark.parametrize(
     "bound_s", [pytest.param(20.0, id="busy"), pytest.param(6.0, id="exact", marks=pytest.mark.long)]
 )
-def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
-    network: Network, new_server: Callable[..., Server], start: Start, tmp_path: Path, bound_s: float
-) -> None:
+def test_a_silent_cut_of_the_network_is_a_death_within_seconds(network, new_server, start, tmp_path, bound_s):
     """To others, the worker's whole machine seems to be gone."""
     server = new_server(listen_addresses=network.host)
     with (server.data / "pg_hba.conf").open("a") as file:
@@ -172,9 +162,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bad_s", [6.0, 60.0])
-def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
-    network: Network, start: Start, connection: db.Connection, database_url: str, bad_s: float
-) -> None:
+def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(network, start, queue, database_url, bad_s):
     """The kernel loses packets, and an answer takes two seconds. A wrong verdict costs no job."""
     with Proxy(database_url, host=network.host) as proxy:
         far = start(url=proxy.url, within=network.within, slots=2)
@@ -190,5 +178,5 @@ def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
         network.heal()
         proxy.latency_s = 0.0
         all_end_once(database_url, jobs, within_s=60)
-        assert connection.execute("select from outlive.held").fetchall() == []
+        assert queue.execute("select from outlive.held").fetchall() == []
         assert far.process.poll() is None

@@ -4,15 +4,13 @@ import contextlib
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-from outlive import db
 from outlive.states import State
 from tests import faults
 from tests.driving.jobs import begun
-from tests.driving.workers import Start, alive
+from tests.driving.workers import alive
 from tests.matrix.asking import ends, outcomes
 from tests.waiting import eventually
 
@@ -29,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("faults_app")
     ids=["short", "exact"],
 )
 def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill_it(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, grace_s: float, settings: dict[str, str]
-) -> None:
+    start, queue, database_url, tmp_path, grace_s, settings
+):
     """An orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. The worker shows life until its end."""
     worker = start(grace_s=str(grace_s), **settings)
     observer = start(**settings | {"queues": "another"})
@@ -43,7 +41,7 @@ def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill
     silent = "select extract(epoch from outlive.now() - last_seen) from outlive.workers where id = %s"
     while worker.process.poll() is None:
         assert time.monotonic() - told < grace_s + 5, worker.log()
-        row = connection.execute(silent, [worker.id]).fetchone()
+        row = queue.execute(silent, [worker.id]).fetchone()
         assert row
         assert row[0] < limit_s
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -57,20 +55,18 @@ def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill
 
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("healthy", [200, pytest.param(9_900, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_a_hundred_killers_at_once_are_caught_each_after_its_limit(
-    start: Start, connection: db.Connection, database_url: str, healthy: int
-) -> None:
+def test_a_hundred_killers_at_once_are_caught_each_after_its_limit(start, queue, database_url, healthy):
     worker = start(slots=4)
     limits = [1 + n % 3 for n in range(100)]
     killers = [faults.die_by.using(max_crashes=limit).enqueue("SIGKILL") for limit in limits]
     others = faults.app.enqueue_many(faults.warm.job(n) for n in range(healthy))
-    eventually(lambda: sum(ends(connection, others).values()) >= healthy, within_s=300, what="the healthy end")
-    eventually(lambda: sum(ends(connection, killers).values()) >= 100, within_s=100, what="the killers are caught")
-    assert ends(connection, others) == {State.SUCCEEDED: healthy}
-    assert ends(connection, killers) == {State.QUARANTINED: 100}
+    eventually(lambda: sum(ends(queue, others).values()) >= healthy, within_s=300, what="the healthy end")
+    eventually(lambda: sum(ends(queue, killers).values()) >= 100, within_s=100, what="the killers are caught")
+    assert ends(queue, others) == {State.SUCCEEDED: healthy}
+    assert ends(queue, killers) == {State.QUARANTINED: 100}
     assert outcomes(database_url, *killers) == ["crashed"] * sum(limits)
     counted = "select job_id, count(*) from outlive.attempts where outcome = 'crashed' group by 1"
     each = {killer.id: limit for killer, limit in zip(killers, limits, strict=True)}
-    assert dict(connection.execute(counted).fetchall()) == each
+    assert dict(queue.execute(counted).fetchall()) == each
     assert worker.process.poll() is None
-    assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)
+    assert queue.execute("select count(*) from outlive.workers").fetchone() == (1,)

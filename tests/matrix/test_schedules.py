@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from tests.driving.schedules import ENDS, assert_each_second_once, ticks_of
-from tests.driving.workers import Start, Worker
-from tests.matrix.servers import Server
+from tests.driving.workers import Worker
 from tests.processes.scheduled import tick
 from tests.waiting import eventually
 
@@ -21,9 +20,7 @@ WORKERS = 4
 @pytest.mark.parametrize(
     ("lasting_s", "kills"), [(8, 2), pytest.param(60, 12, marks=[pytest.mark.long, pytest.mark.timeout(300)])]
 )
-def test_each_second_fires_once_while_workers_are_killed_and_postgres_restarts(
-    server: Server, start: Start, lasting_s: int, kills: int
-) -> None:
+def test_each_second_fires_once_while_workers_are_killed_and_postgres_restarts(server, start, lasting_s, kills):
     def begin() -> Worker:
         return start(target=TARGET, slots=1, lease_s="4", renew_s="1", sweep_s="0.5")
 

@@ -9,7 +9,6 @@ must forget what it holds and the new server does not know, before it claims any
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -19,7 +18,6 @@ from outlive import config
 from outlive.states import State
 from tests import faults
 from tests.driving.jobs import begun
-from tests.driving.workers import Start
 from tests.matrix.asking import all_end_once
 from tests.matrix.loading import Load
 from tests.matrix.servers import PORT, Programs, Server
@@ -52,9 +50,7 @@ def use(url: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
-def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(
-    server: Server, standby: Server, start: Start, synchronous: bool
-) -> None:
+def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(server, standby, start, synchronous):
     if synchronous:
         server.ask("alter system set synchronous_standby_names = '*'")
         server.ask("select pg_reload_conf()")
@@ -78,9 +74,7 @@ def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(
     assert all(worker.process.poll() is None for worker in workers)
 
 
-def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(
-    server: Server, standby: Server, start: Start, tmp_path: Path
-) -> None:
+def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, standby, start, tmp_path):
     standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
     use(server.url)
     url = address_of_primary(server, standby)

@@ -22,7 +22,7 @@ from tests import faults
 from tests.driving import making
 from tests.driving.commands import Cli, ended
 from tests.driving.jobs import begun
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import ROOT
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.clocks import Clock
 from tests.matrix.servers import Server
@@ -40,9 +40,7 @@ def pass_time(seconds: float) -> None:
 
 
 @pytest.mark.fault(24)
-def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(start, queue, database_url, tmp_path):
     clocks = [Clock(tmp_path / name) for name in ("ahead", "behind")]
     clocks[0].jump("+3600")
     clocks[1].jump("-3600")
@@ -69,10 +67,8 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
 
 
 @pytest.mark.fault(25)
-def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(
-    connection: db.Connection, database_url: str
-) -> None:
-    clock = ReplacedClock(connection)
+def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(queue, database_url):
+    clock = ReplacedClock(queue)
 
     class Jumping(Session):
         async def run(self, statement: db.Statement[T]) -> T:
@@ -86,12 +82,12 @@ def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(
         await Reaper(session, Config(), Alerts()).sweep()
         await session.close()
 
-    making.register_worker(connection, making.WORKER)
-    making.make(connection)
-    making.claim(connection)
+    queue.register_worker(making.WORKER)
+    queue.make()
+    queue.claim()
     asyncio.run(sweep())
-    assert making.count(connection, "running") == 1
-    assert making.values(connection, "select state from outlive.workers") == ["active"]
+    assert queue.count("running") == 1
+    assert queue.values("select state from outlive.workers") == ["active"]
 
 
 @pytest.fixture
@@ -108,9 +104,7 @@ def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.fault(25)
-def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(
-    clock: Clock, server: Server, start: Start, reaper: Callable[[], str], tmp_path: Path
-) -> None:
+def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(clock, server, start, reaper, tmp_path):
     workers = [start(slots=1, **SHORT) for _ in range(2)]
     names = ["first", "second"]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
@@ -155,9 +149,7 @@ def freeze(pids: Sequence[int], seconds: float) -> None:
     [(8.0, SCALED), pytest.param(180.0, {}, marks=[pytest.mark.long, pytest.mark.timeout(500)])],
     ids=["short", "exact"],
 )
-def test_everything_frozen_for_a_while_goes_on_where_it_was(
-    server: Server, start: Start, tmp_path: Path, frozen_s: float, settings: dict[str, str]
-) -> None:
+def test_everything_frozen_for_a_while_goes_on_where_it_was(server, start, tmp_path, frozen_s, settings):
     """Nothing is charged for the time in which the supervisors did not run."""
     workers = [start(slots=2, **settings) for _ in range(2)]
     held = [
@@ -178,9 +170,7 @@ def test_everything_frozen_for_a_while_goes_on_where_it_was(
 
 @pytest.mark.fault(26)
 @pytest.mark.long
-def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
-    server: Server, start: Start, tmp_path: Path
-) -> None:
+def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(server, start, tmp_path):
     """Jobs that were running may run again, because a freeze looks like a death."""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in ("first", "second")]

@@ -51,7 +51,7 @@ def expressions() -> Iterator[tuple[str, str]]:
         yield annotation["name"], annotation["expr"]
 
 
-def test_a_query_names_metrics_and_labels_that_exist() -> None:
+def test_a_query_names_metrics_and_labels_that_exist():
     for title, query in expressions():
         names = re.findall(r"\b((?:outlive|process)_\w+)", query)
         assert names, title
@@ -76,12 +76,12 @@ def selected(query: str) -> Iterator[tuple[catalogue.Metric, str, str]]:
             yield KNOWN[without_suffix(name)], label, value
 
 
-def test_the_board_shows_every_metric_but_a_few() -> None:
+def test_the_board_shows_every_metric_but_a_few():
     shown = {without_suffix(name) for _, query in expressions() for name in re.findall(r"outlive_\w+", query)}
     assert KNOWN.keys() - shown == {"outlive_worker_info", "outlive_quarantined_total"}
 
 
-def test_the_panels_have_titles_and_units_and_do_not_overlap() -> None:
+def test_the_panels_have_titles_and_units_and_do_not_overlap():
     taken: dict[tuple[int, int], str] = {}
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
     for panel in BOARD["panels"]:
@@ -94,7 +94,7 @@ def test_the_panels_have_titles_and_units_and_do_not_overlap() -> None:
     assert all(panel["description"] and panel["fieldConfig"]["defaults"]["unit"] for panel in PANELS)
 
 
-def test_every_alert_says_what_happened_and_what_to_do() -> None:
+def test_every_alert_says_what_happened_and_what_to_do():
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) >= 8
     for rule in ALERTS:
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
@@ -102,7 +102,7 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
 
 
-def test_compose_runs_two_workers_beside_what_they_need() -> None:
+def test_compose_runs_two_workers_beside_what_they_need():
     (compose,) = documents(DEPLOY / "compose.yaml")
     services = compose["services"]
     assert services.keys() == {"postgres", "migrate", "worker", "reaper", "dashboard"}
@@ -119,7 +119,7 @@ def test_compose_runs_two_workers_beside_what_they_need() -> None:
         assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"]
 
 
-def test_the_image_runs_as_an_ordinary_user_and_gets_signals_itself() -> None:
+def test_the_image_runs_as_an_ordinary_user_and_gets_signals_itself():
     text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
     steps: dict[str, list[str]] = {}
@@ -139,7 +139,7 @@ def manifests() -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
-def test_the_manifests_fit_together() -> None:
+def test_the_manifests_fit_together():
     found = manifests()
     secret = found["Secret", "outlive"]["stringData"]
     assert secret.keys() <= SETTINGS
@@ -181,7 +181,7 @@ def test_a_unit_starts_a_command_with_settings_that_exist(path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path):
     for path in UNITS:
         text = path.read_text().replace("/srv/outlive/venv/bin/outlive", shutil.which("true") or "")
         (tmp_path / path.name.replace("@.", "@1.")).write_text(text)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ OURS = ("httpx", "hypothesis", "psycopg2-binary", "pydantic", "pytest", "pytest-
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_integrations_work_with_the_lowest_versions(tmp_path: Path) -> None:
+def test_the_integrations_work_with_the_lowest_versions(tmp_path):
     uv, environ = (sys.executable, "-m", "uv"), {**os.environ, "UV_SYSTEM_CERTS": "true"}
     own = tmp_path / "venv" / "bin" / "python"
     lowest = ("-q", "--resolution", "lowest-direct", "--python", own, "-e", f"{ROOT}[all]")

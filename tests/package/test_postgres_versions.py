@@ -19,7 +19,7 @@ TESTED = (
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("major", releases.SUPPORTED)
-def test_the_store_and_workers_work_on_postgres(major: int) -> None:
+def test_the_store_and_workers_work_on_postgres(major):
     with releases.brought(major) as programs:
         words = ("-m", "not long", "-n", "2", f"--postgres={programs}")
         ran = subprocess.run(

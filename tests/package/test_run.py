@@ -22,11 +22,11 @@ def environment_of_uv(tmp_path: Path, **environ: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def test_setting_up_trusts_the_certificates_that_the_machine_trusts(tmp_path: Path) -> None:
+def test_setting_up_trusts_the_certificates_that_the_machine_trusts(tmp_path):
     given = environment_of_uv(tmp_path)
     assert (given["UV_NATIVE_TLS"], given["UV_SYSTEM_CERTS"]) == ("true", "true")
 
 
-def test_setting_up_leaves_the_choice_of_certificates_to_the_user(tmp_path: Path) -> None:
+def test_setting_up_leaves_the_choice_of_certificates_to_the_user(tmp_path):
     given = environment_of_uv(tmp_path, UV_NATIVE_TLS="false", UV_SYSTEM_CERTS="false", PIP_CERT="own.crt")
     assert (given["UV_NATIVE_TLS"], given["UV_SYSTEM_CERTS"], given["PIP_CERT"]) == ("false", "false", "own.crt")

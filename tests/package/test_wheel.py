@@ -38,7 +38,7 @@ def install(folder: Path, python: object, extras: str = "", source: Path = ROOT)
     return own
 
 
-def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_path: Path, database_url: str) -> None:
+def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_path, database_url):
     install(tmp_path, sys.executable)
     outlive = tmp_path / "venv" / "bin" / "outlive"
     assert "create table outlive.jobs" in call(outlive, "migrate", "--sql").stdout
@@ -55,7 +55,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_pat
     assert set(json.loads(asked)) == NEEDED
 
 
-def test_what_is_published_has_nothing_of_the_laboratory_and_installs_from_source(tmp_path: Path) -> None:
+def test_what_is_published_has_nothing_of_the_laboratory_and_installs_from_source(tmp_path):
     assert call(*UV, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT).returncode == 0
     (wheel,), (source,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as packed, tarfile.open(source) as sources:
@@ -78,7 +78,7 @@ OPTIONAL = "'opentelemetry', 'sentry_sdk', 'sqlalchemy', 'asyncpg', 'django', 'f
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", PYTHONS)
-def test_the_wheel_with_all_extras_works_on_every_python(version: str, tmp_path: Path, database_url: str) -> None:
+def test_the_wheel_with_all_extras_works_on_every_python(version, tmp_path, database_url):
     python = found(version)
     if python is None:
         pytest.skip(f"Python {version} is not installed here")

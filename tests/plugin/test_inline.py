@@ -8,7 +8,7 @@ import pytest
 
 import outlive
 from outlive import Outcome, State
-from outlive.pytest import Jobs, Ran
+from outlive.pytest import Ran
 from tests.plugin import shop
 
 
@@ -16,7 +16,7 @@ def ends(ran: list[Ran]) -> list[tuple[str, Outcome, State]]:
     return [(one.task.rpartition(".")[2], one.outcome, one.state) for one in ran]
 
 
-def test_a_job_runs_here_and_has_its_result(outlive_jobs: Jobs) -> None:
+def test_a_job_runs_here_and_has_its_result(outlive_jobs):
     job = shop.send.enqueue(7, copy=True)
     (ran,) = outlive_jobs.run()
     assert (ran.job_id, ran.outcome, ran.state, ran.result) == (
@@ -32,7 +32,7 @@ def test_a_job_runs_here_and_has_its_result(outlive_jobs: Jobs) -> None:
         outlive.current()
 
 
-def test_a_job_may_run_the_other_jobs_and_goes_on(outlive_jobs: Jobs) -> None:
+def test_a_job_may_run_the_other_jobs_and_goes_on(outlive_jobs):
     shop.seen.append(outlive_jobs)
     shop.nest.enqueue()
     shop.price.enqueue("7 EUR")
@@ -42,7 +42,7 @@ def test_a_job_may_run_the_other_jobs_and_goes_on(outlive_jobs: Jobs) -> None:
         outlive.current()
 
 
-def test_a_job_that_fails_is_retried_when_its_time_has_come(outlive_jobs: Jobs) -> None:
+def test_a_job_that_fails_is_retried_when_its_time_has_come(outlive_jobs):
     job = shop.send.enqueue(-1)
     (ran,) = outlive_jobs.run()
     assert (ran.outcome, ran.state, ran.error) == (Outcome.FAILED, State.RETRYABLE, "ValueError: there is no order -1")
@@ -55,7 +55,7 @@ def test_a_job_that_fails_is_retried_when_its_time_has_come(outlive_jobs: Jobs) 
     assert job.status() == State.FAILED
 
 
-def test_what_a_job_raises_can_be_raised_here(outlive_jobs: Jobs) -> None:
+def test_what_a_job_raises_can_be_raised_here(outlive_jobs):
     job = shop.send.enqueue(-1)
     with pytest.raises(ValueError, match="there is no order -1") as caught:
         outlive_jobs.run(raising=True)
@@ -65,7 +65,7 @@ def test_what_a_job_raises_can_be_raised_here(outlive_jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_an_async_job_may_wait_for_others_also_in_an_async_test(outlive_jobs: Jobs, is_async: bool) -> None:
+def test_an_async_job_may_wait_for_others_also_in_an_async_test(outlive_jobs, is_async):
     shop.total.enqueue(["1 EUR", "2 EUR"])
 
     async def within_a_loop() -> list[Ran]:
@@ -79,7 +79,7 @@ def test_an_async_job_may_wait_for_others_also_in_an_async_test(outlive_jobs: Jo
     ]
 
 
-def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs: Jobs) -> None:
+def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs):
     with shop.app.batch("prices", on_done=shop.remember.job("all")) as batch:
         prices = [shop.price.using(batch=batch).enqueue(text) for text in ("3 EUR", "none")]
     shop.remember.using(after=prices[0]).enqueue("first")
@@ -95,7 +95,7 @@ def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs: Jobs) -> Non
 
 
 @pytest.mark.parametrize(("order", "made"), [(5, 1), (-5, 0)])
-def test_a_job_ends_in_its_own_transaction_or_fails_with_it(outlive_jobs: Jobs, order: int, made: int) -> None:
+def test_a_job_ends_in_its_own_transaction_or_fails_with_it(outlive_jobs, order, made):
     shop.charge.enqueue(order)
     first, *spawned = outlive_jobs.run()
     assert (first.outcome is Outcome.SUCCEEDED, first.state is State.SUCCEEDED, len(spawned)) == (made, made, made)
@@ -105,13 +105,13 @@ def test_a_job_ends_in_its_own_transaction_or_fails_with_it(outlive_jobs: Jobs, 
     assert found == (bool(made),)
 
 
-def test_the_rate_of_a_source_makes_no_test_wait(outlive_jobs: Jobs) -> None:
+def test_the_rate_of_a_source_makes_no_test_wait(outlive_jobs):
     for number in range(3):
         shop.ask.enqueue(number)
     assert [one.result for one in outlive_jobs.run()] == [0, 1, 2]
 
 
-def test_the_jobs_of_one_queue_run_and_the_urgent_ones_first(outlive_jobs: Jobs) -> None:
+def test_the_jobs_of_one_queue_run_and_the_urgent_ones_first(outlive_jobs):
     shop.price.enqueue("1 EUR")
     shop.send.using(priority=9).enqueue(1)
     shop.send.using(priority=0).enqueue(2)
@@ -119,20 +119,20 @@ def test_the_jobs_of_one_queue_run_and_the_urgent_ones_first(outlive_jobs: Jobs)
     assert [one.result for one in outlive_jobs.run()] == [100]
 
 
-def test_a_job_that_enqueues_itself_does_not_run_forever(outlive_jobs: Jobs) -> None:
+def test_a_job_that_enqueues_itself_does_not_run_forever(outlive_jobs):
     shop.again.enqueue()
     with pytest.raises(outlive.OutliveError, match="more than 20 attempts have run"):
         outlive_jobs.run(limit=20)
 
 
-def test_a_job_of_an_unknown_task_is_named(outlive_jobs: Jobs) -> None:
+def test_a_job_of_an_unknown_task_is_named(outlive_jobs):
     with psycopg.connect(outlive_jobs.url) as connection:
         connection.execute("select outlive.enqueue('elsewhere.task', '{}')")
     with pytest.warns(pytest.PytestWarning, match=r"1 jobs of elsewhere.task are due and did not run"):
         assert outlive_jobs.run() == []
 
 
-def test_a_test_that_a_job_fails_or_stops_is_over(outlive_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_a_job_fails_or_stops_is_over(outlive_jobs, monkeypatch):
     def stop(text: str) -> int:
         pytest.fail("the job says so")
 
@@ -143,7 +143,7 @@ def test_a_test_that_a_job_fails_or_stops_is_over(outlive_jobs: Jobs, monkeypatc
     assert job.status() == State.RETRYABLE
 
 
-def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs: Jobs) -> None:
+def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs):
     async def enqueue() -> int:
         return await (await shop.total.aenqueue(["4 EUR"])).aresult(0)
 

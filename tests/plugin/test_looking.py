@@ -12,7 +12,7 @@ from outlive.pytest import Jobs
 from tests.plugin import shop
 
 
-def test_a_job_that_was_enqueued_is_found_however_it_was_called(outlive_jobs: Jobs) -> None:
+def test_a_job_that_was_enqueued_is_found_however_it_was_called(outlive_jobs):
     job = shop.send.using(delay="1h", priority=2, dedupe_key="seven", timeout="5m").enqueue(7)
     assert outlive_jobs.assert_enqueued(shop.send, order=7) == job
     expected = shop.send.using(delay=3600, queue="mail", priority=2, dedupe_key="seven", timeout=300)
@@ -47,7 +47,7 @@ def test_a_job_that_was_not_enqueued_is_compared_with_those_that_were(outlive_jo
         outlive_jobs.assert_enqueued("send", 7)  # type: ignore[arg-type]
 
 
-def test_the_links_of_a_job_are_compared(outlive_jobs: Jobs) -> None:
+def test_the_links_of_a_job_are_compared(outlive_jobs):
     first = shop.price.enqueue("1 EUR")
     task = shop.send.using(after=first, concurrency_key="customer-7")
     job = task.using(on_failure="cancel", concurrency=2).enqueue(7)
@@ -56,7 +56,7 @@ def test_the_links_of_a_job_are_compared(outlive_jobs: Jobs) -> None:
         outlive_jobs.assert_enqueued(task.using(on_failure="proceed", concurrency=3), 7)
 
 
-def test_a_job_of_a_transaction_counts_when_that_is_committed(outlive_jobs: Jobs) -> None:
+def test_a_job_of_a_transaction_counts_when_that_is_committed(outlive_jobs):
     with psycopg.connect(outlive_jobs.url) as connection:
         shop.send.using(connection=connection).enqueue(7)
         with pytest.raises(
@@ -66,7 +66,7 @@ def test_a_job_of_a_transaction_counts_when_that_is_committed(outlive_jobs: Jobs
     outlive_jobs.assert_enqueued(shop.send, 7)
 
 
-def test_time_moves_for_every_connection_and_goes_on(outlive_jobs: Jobs) -> None:
+def test_time_moves_for_every_connection_and_goes_on(outlive_jobs):
     with psycopg.connect(outlive_jobs.url, autocommit=True) as connection:
         early = connection.execute("select outlive.now()").fetchone()
         shop.send.using(delay="2h").enqueue(1)
@@ -82,7 +82,7 @@ def test_time_moves_for_every_connection_and_goes_on(outlive_jobs: Jobs) -> None
     assert [one.result for one in outlive_jobs.run(queue="mail")] == ["1"]
 
 
-def test_a_schedule_makes_a_job_for_each_time_that_passes(outlive_jobs: Jobs) -> None:
+def test_a_schedule_makes_a_job_for_each_time_that_passes(outlive_jobs):
     assert outlive_jobs.run() == []
     start = outlive_jobs.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     outlive_jobs.travel_to(start + timedelta(minutes=1))
@@ -93,7 +93,7 @@ def test_a_schedule_makes_a_job_for_each_time_that_passes(outlive_jobs: Jobs) ->
     assert shop.seen == ["hourly"] * 4
 
 
-def test_time_does_not_go_back(outlive_jobs: Jobs) -> None:
+def test_time_does_not_go_back(outlive_jobs):
     with pytest.raises(outlive.ConfigError, match=r"time goes only forward: not to 2020-01-01"):
         outlive_jobs.travel_to(datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(outlive.ConfigError, match="a datetime with a time zone"):

@@ -21,7 +21,7 @@ from tests.driving.workers import ROOT
 from tests.plugin import shop
 
 
-def test_real_children_run_what_would_kill_the_test(outlive_jobs: Jobs) -> None:
+def test_real_children_run_what_would_kill_the_test(outlive_jobs):
     dead, sent = shop.quit_process.using(max_crashes=1).enqueue(), shop.send.enqueue(7)
     ran = {one.job_id: one for one in outlive_jobs.run(in_processes=True)}
     assert (ran[dead.id].outcome, ran[dead.id].state) == (Outcome.CRASHED, State.QUARANTINED)
@@ -30,7 +30,7 @@ def test_real_children_run_what_would_kill_the_test(outlive_jobs: Jobs) -> None:
     assert outlive_jobs.run(in_processes=True) == []
 
 
-def test_a_task_that_no_worker_can_import_is_refused(outlive_db: str) -> None:
+def test_a_task_that_no_worker_can_import_is_refused(outlive_db):
     app = outlive.App()
 
     @app.task
@@ -45,9 +45,7 @@ def test_a_task_that_no_worker_can_import_is_refused(outlive_db: str) -> None:
     jobs.close()
 
 
-def test_all_apps_use_the_database_and_the_cache_of_the_test(
-    outlive_jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_apps_use_the_database_and_the_cache_of_the_test(outlive_jobs, tmp_path, monkeypatch):
     monkeypatch.setenv("OUTLIVE_MAX_ATTEMPTS", "7")  # Settings are read when they are first needed.
     made = outlive.App("postgresql://elsewhere.invalid/x")
     for app in (made, shop.app):
@@ -55,14 +53,14 @@ def test_all_apps_use_the_database_and_the_cache_of_the_test(
         assert app.config.cache_dir == str(tmp_path / "outlive-cache")
 
 
-def test_apps_have_their_own_settings_again_after_a_test(server_url: str) -> None:
+def test_apps_have_their_own_settings_again_after_a_test(server_url):
     before = shop.app.configure(None)
     with redirected(server_url):
         assert shop.app.config.database_url == server_url
     assert (before, shop.app.configure(None)) == (None, None)
 
 
-def test_a_database_that_a_killed_run_has_left_is_dropped(server_url: str) -> None:
+def test_a_database_that_a_killed_run_has_left_is_dropped(server_url):
     killed, alive = Databases(server_url), Databases(server_url)
     left, kept = (databases._copy("template0") for databases in (killed, alive))
     killed._admin.close()  # As the kernel does when a process dies.
@@ -84,7 +82,7 @@ def test_a_database_that_a_killed_run_has_left_is_dropped(server_url: str) -> No
         ("host=/tmp dbname=old", "dbname=new host=/tmp"),
     ],
 )
-def test_the_address_of_a_test_is_a_url_if_the_servers_is_one(url: str, other: str) -> None:
+def test_the_address_of_a_test_is_a_url_if_the_servers_is_one(url, other):
     assert with_name(url, "new") == other
 
 
@@ -130,7 +128,7 @@ def run_pytest(folder: Path, *words: str, **environ: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_the_plugin_imports_no_driver_before_a_fixture_is_used() -> None:
+def test_the_plugin_imports_no_driver_before_a_fixture_is_used():
     unwanted = "{'psycopg', 'outlive.client.app', 'outlive.store', 'outlive.embedded'}"
     code = f"import sys, outlive.pytest; print({unwanted} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -138,7 +136,7 @@ def test_the_plugin_imports_no_driver_before_a_fixture_is_used() -> None:
 
 
 @pytest.mark.long
-def test_a_run_of_pytest_finds_the_plugin_and_brings_its_own_server(tmp_path: Path) -> None:
+def test_a_run_of_pytest_finds_the_plugin_and_brings_its_own_server(tmp_path):
     (tmp_path / "test_orders.py").write_text(TESTS)
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLIVE_", "PYTEST_"))}
     with temporary_home("plugin") as home:
@@ -161,7 +159,7 @@ def test_a_run_of_pytest_finds_the_plugin_and_brings_its_own_server(tmp_path: Pa
         assert embedded.release(home / "server-tests", wait_s=20), "the server did not stop"
 
 
-def test_processes_of_one_run_make_one_template(server_url: str) -> None:
+def test_processes_of_one_run_make_one_template(server_url):
     """As those of pytest-xdist do when they begin at the same time."""
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(Databases, [server_url] * 2)
@@ -176,7 +174,7 @@ def test_processes_of_one_run_make_one_template(server_url: str) -> None:
         second.close()
 
 
-def test_a_server_that_is_away_is_one_sentence() -> None:
+def test_a_server_that_is_away_is_one_sentence():
     with pytest.raises(
         pytest.fail.Exception, match=r"outlive_db can make no database: (.|\n)*OUTLIVE_TEST_DATABASE_URL"
     ):

@@ -7,12 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from outlive import config, db
+from outlive import config
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import make, value
-from tests.driving.workers import Start
+from tests.driving.making import Queue
 from tests.processes import annotated
 from tests.processes.annotated import CASES, HANDING_BACK, MOMENT, ORDER, PERSON, Line, app
 from tests.waiting import eventually
@@ -27,7 +26,7 @@ def _at_the_database(database_url: str) -> Iterator[None]:
     app.configure(None)
 
 
-def test_every_kind_goes_in_and_comes_out_as_annotated(start: Start) -> None:
+def test_every_kind_goes_in_and_comes_out_as_annotated(start):
     start(target=TARGET)
     jobs = {name: HANDING_BACK[name].enqueue(value, repr(value)) for name, (_, value) in CASES.items()}
     for name, job in jobs.items():
@@ -36,9 +35,7 @@ def test_every_kind_goes_in_and_comes_out_as_annotated(start: Start) -> None:
         assert repr(app.get_job(job.id).result()) == repr(result)
 
 
-def test_arguments_come_as_annotated_however_the_job_is_made_and_run(
-    start: Start, connection: db.Connection, database_url: str
-) -> None:
+def test_arguments_come_as_annotated_however_the_job_is_made_and_run(start, queue, database_url):
     start(target=TARGET)
     cold = annotated.hand_back_cold.enqueue(ORDER, [PERSON])
     lines = [Line(Decimal("0.10")), Line(Decimal("0.20"))]
@@ -51,7 +48,7 @@ def test_arguments_come_as_annotated_however_the_job_is_made_and_run(
     spawning.result(timeout=30)
     query = "select a.result::text from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task = %s"
     eventually(
-        lambda: sorted(connection.execute(query, [annotated.total.name])) == [('"0.90"',), ('"1.0"',), ('"3.0"',)],
+        lambda: sorted(queue.execute(query, [annotated.total.name])) == [('"0.90"',), ('"1.0"',), ('"3.0"',)],
         within_s=20,
         what="the spawned jobs",
     )
@@ -70,72 +67,66 @@ REFUSED: list[tuple[object, str]] = [
 ]
 
 
-def test_wrong_arguments_from_sql_fail_the_job_for_good_and_are_named(start: Start, connection: db.Connection) -> None:
+def test_wrong_arguments_from_sql_fail_the_job_for_good_and_are_named(start, queue):
     start(target=TARGET)
     packed = [json.dumps(args).encode() for args, _ in REFUSED]
-    jobs = [app.get_job(make(connection, annotated.pay.name, args=args, notify=True)) for args in packed]
+    jobs = [app.get_job(queue.make(annotated.pay.name, args=args, notify=True)) for args in packed]
     for job, (_, error) in zip(jobs, REFUSED, strict=True):
         assert finished(job) is State.FAILED
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert (only.outcome, only.stack) == (Outcome.FAILED, None)
         assert only.error == "BadArguments: " + error.format(task=annotated.pay.name)
 
 
-def test_arguments_are_checked_in_a_new_interpreter_and_by_their_own_class(
-    start: Start, connection: db.Connection
-) -> None:
+def test_arguments_are_checked_in_a_new_interpreter_and_by_their_own_class(start, queue):
     start(target=TARGET)
     asked = ((annotated.pay_cold, b'{"n": "three"}'), (annotated.pick, b'{"one": {"n": -1}}'))
-    wrong, picky = (make(connection, task.name, args=args, notify=True) for task, args in asked)
-    right = make(connection, annotated.pay_cold.name, args=b'{"n": 3}', notify=True)
-    fail_once_by_name(connection, wrong, "argument n: expected int, got str")
-    fail_once_by_name(connection, picky, "argument one: Rejected: it is negative")
+    wrong, picky = (queue.make(task.name, args=args, notify=True) for task, args in asked)
+    right = queue.make(annotated.pay_cold.name, args=b'{"n": 3}', notify=True)
+    fail_once_by_name(queue, wrong, "argument n: expected int, got str")
+    fail_once_by_name(queue, picky, "argument one: Rejected: it is negative")
     assert finished(app.get_job(right)) is State.SUCCEEDED
 
 
-def fail_once_by_name(connection: db.Connection, job: UUID, error: str) -> None:
+def fail_once_by_name(queue: Queue, job: UUID, error: str) -> None:
     assert finished(app.get_job(job)) is State.FAILED
-    assert [one.error for one in attempts(connection, app.get_job(job))] == [f"BadArguments: {error}"]
+    assert [one.error for one in attempts(queue, app.get_job(job))] == [f"BadArguments: {error}"]
 
 
-def test_a_result_that_is_not_as_annotated_is_kept_if_json_holds_it(start: Start, connection: db.Connection) -> None:
+def test_a_result_that_is_not_as_annotated_is_kept_if_json_holds_it(start, queue):
     start(target=TARGET)
     for kind, result in (("list", [1, None]), ("number", Decimal(7)), ("text", Decimal("1.5"))):
         assert repr(annotated.give_wrongly.enqueue(kind).result(timeout=30)) == repr(result)
     job = annotated.give_wrongly.enqueue("tuple")
     assert finished(job) is State.FAILED
-    assert [one.error for one in attempts(connection, job)] == ["NotJson: the result: expected Decimal, got tuple"]
+    assert [one.error for one in attempts(queue, job)] == ["NotJson: the result: expected Decimal, got tuple"]
 
 
 LAST_JOB = "select last_job from outlive.schedules where name = 'bill'"
 FIRE_EACH_SECOND = "update outlive.schedules set every_s = 1, starts_at = null where name = 'bill'"
 
 
-def test_the_arguments_of_a_schedule_come_out_as_annotated(start: Start, connection: db.Connection) -> None:
+def test_the_arguments_of_a_schedule_come_out_as_annotated(start, queue):
     start(target=TARGET)
-    connection.execute(FIRE_EACH_SECOND)
-    job = app.get_job(eventually(lambda: value(connection, LAST_JOB), within_s=15, what="a firing"))
+    queue.execute(FIRE_EACH_SECOND)
+    job = app.get_job(eventually(lambda: queue.value(LAST_JOB), within_s=15, what="a firing"))
     assert repr(job.result(timeout=30)) == repr((ORDER, MOMENT, Decimal("1.50")))
 
 
-def test_arguments_that_an_operator_sets_and_that_do_not_fit_fail_each_job_for_good(
-    start: Start, connection: db.Connection, database_url: str
-) -> None:
+def test_arguments_that_an_operator_sets_and_that_do_not_fit_fail_each_job_for_good(start, queue, database_url):
     start(target=TARGET)
     cli = Cli(database_url)
     assert cli("schedules", "set", "bill", "--args", '{"order": {"id": 7}, "at": "soon", "rate": "1"}').code == 0
     job = UUID(cli("schedules", "run", "bill").out.strip())
-    fail_once_by_name(connection, job, "argument order.id: expected uuid, got int")
+    fail_once_by_name(queue, job, "argument order.id: expected uuid, got int")
     assert cli("schedules", "reset", "bill").code == 0
     right = app.get_job(UUID(cli("schedules", "run", "bill").out.strip()))
     assert repr(right.result(timeout=30)) == repr((ORDER, MOMENT, Decimal("1.50")))
 
 
-def test_a_schedule_that_was_changed_by_sql_to_what_does_not_fit_fails_each_job_for_good(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_schedule_that_was_changed_by_sql_to_what_does_not_fit_fails_each_job_for_good(start, queue):
     start(target=TARGET)
-    connection.execute("update outlive.schedules set args = jsonb_set(args::jsonb, '{rate}', '[]')::json")
-    connection.execute(FIRE_EACH_SECOND)
-    job = eventually(lambda: value(connection, LAST_JOB), within_s=15, what="a firing")
-    fail_once_by_name(connection, job, "argument rate: expected decimal, got array")
+    queue.execute("update outlive.schedules set args = jsonb_set(args::jsonb, '{rate}', '[]')::json")
+    queue.execute(FIRE_EACH_SECOND)
+    job = eventually(lambda: queue.value(LAST_JOB), within_s=15, what="a firing")
+    fail_once_by_name(queue, job, "argument rate: expected decimal, got array")

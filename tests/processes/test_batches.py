@@ -1,16 +1,12 @@
 """Batches of real workers: jobs that add to their own batch, that kill, and whose batch is locked."""
 
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
-from outlive import BatchCounts, State, db
+from outlive import BatchCounts, State
 from tests.driving.batches import TARGET, batched_app, callbacks, calls
-from tests.driving.making import value
-from tests.driving.workers import Start
 from tests.processes.batched import app, die, fill_a_batch, own_batch, pay, spread, step
 from tests.waiting import eventually
 
@@ -23,22 +19,22 @@ def batched(database_url: str) -> Iterator[None]:
         yield
 
 
-def test_jobs_add_to_their_own_batch_while_it_runs(start: Start, connection: db.Connection) -> None:
+def test_jobs_add_to_their_own_batch_while_it_runs(start, queue):
     with app.batch("tree", **callbacks()) as batch:
         spread.using(batch=batch).enqueue(3)
     start(target=TARGET)
     assert batch.wait(timeout=30) == BatchCounts(15, 15, 0, 0, 0, 0, True)
-    eventually(lambda: calls(connection) == [("done", 1, 1), ("success", 1, 1)], what="the callbacks run")
+    eventually(lambda: calls(queue) == [("done", 1, 1), ("success", 1, 1)], what="the callbacks run")
 
 
-def test_a_job_adds_to_its_batch_and_ends_in_its_own_transaction(start: Start, database_url: str) -> None:
+def test_a_job_adds_to_its_batch_and_ends_in_its_own_transaction(start, database_url):
     with app.batch("payments") as batch:
         pay.using(batch=batch).enqueue(database_url)
     start(target=TARGET)
     assert batch.wait(timeout=30).succeeded == 2
 
 
-def test_a_job_knows_its_batch(start: Start) -> None:
+def test_a_job_knows_its_batch(start):
     start(target=TARGET)
     with app.batch("one") as batch:
         inside = own_batch.using(batch=batch).enqueue()
@@ -46,25 +42,23 @@ def test_a_job_knows_its_batch(start: Start) -> None:
     assert own_batch.enqueue().result(timeout=20) == "None"
 
 
-def test_a_job_opens_a_batch_of_its_own(start: Start) -> None:
+def test_a_job_opens_a_batch_of_its_own(start):
     start(target=TARGET)
     inside = app.get_batch(UUID(fill_a_batch.enqueue().result(timeout=20)))
     assert inside.wait(timeout=20).succeeded == 1
 
 
-def test_a_job_that_kills_its_process_ends_its_batch_without_success(start: Start, connection: db.Connection) -> None:
+def test_a_job_that_kills_its_process_ends_its_batch_without_success(start, queue):
     with app.batch("bad", **callbacks()) as batch:
         killer = die.using(batch=batch).enqueue()
         step.using(batch=batch).enqueue(1)
     start(target=TARGET)
     assert batch.wait(timeout=30) == BatchCounts(2, 1, 0, 0, 1, 0, True)
     assert killer.status() is State.QUARANTINED
-    eventually(lambda: calls(connection) == [("done", 1, 1), ("failure", 1, 1)], what="the callbacks run")
+    eventually(lambda: calls(queue) == [("done", 1, 1), ("failure", 1, 1)], what="the callbacks run")
 
 
-def test_a_batch_that_a_transaction_has_locked_holds_up_only_its_own_jobs(
-    start: Start, admin: psycopg.Connection[Any], connection: db.Connection
-) -> None:
+def test_a_batch_that_a_transaction_has_locked_holds_up_only_its_own_jobs(start, admin, queue):
     with app.batch("locked") as batch:
         step.using(batch=batch).enqueue(1)
     with admin.transaction():
@@ -75,4 +69,4 @@ def test_a_batch_that_a_transaction_has_locked_holds_up_only_its_own_jobs(
             assert step.enqueue(n).result(timeout=20) is None
         assert batch.counts().left == 1
     assert batch.wait(timeout=20).succeeded == 1
-    assert value(connection, "select count(*) from outlive.attempts where outcome <> 'succeeded'") == 0
+    assert queue.value("select count(*) from outlive.attempts where outcome <> 'succeeded'") == 0

@@ -4,17 +4,16 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Timer
 
 import pytest
 
 import outlive
-from outlive import db, kernel
+from outlive import kernel
 from outlive.states import State
 from tests import faults
-from tests.driving.making import count, make, make_many, value
-from tests.driving.workers import Start, Worker
+from tests.driving.making import Queue
+from tests.driving.workers import Worker
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -52,8 +51,8 @@ def goes():
 """
 
 
-def ends(connection: db.Connection) -> set[tuple[str, int, int, int]]:
-    return set(connection.execute("select outcome, failures, crashes, losses from outlive.attempts").fetchall())
+def ends(queue: Queue) -> set[tuple[str, int, int, int]]:
+    return set(queue.execute("select outcome, failures, crashes, losses from outlive.attempts").fetchall())
 
 
 def all_succeeded(jobs: Sequence[outlive.Job[None]], *, within_s: float = 30) -> None:
@@ -72,58 +71,45 @@ def frozen_children(worker: Worker, slots: int) -> Iterator[list[int]]:
         kernel.kill(pid, signal.SIGCONT)
 
 
-def test_jobs_given_to_children_that_die_idle_are_not_blamed(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_jobs_given_to_children_that_die_idle_are_not_blamed(start, queue, tmp_path):
     worker = start(slots=2)
     with frozen_children(worker, 2) as children:
         jobs = [faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)]
-        eventually(lambda: count(connection, "running") == 2)
+        eventually(lambda: queue.count("running") == 2)
         for pid in children:
             kernel.kill(pid)
         all_succeeded(jobs)
-    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(queue)} == {(0, 0, 0)}
 
 
-def test_jobs_that_had_not_begun_are_not_lost_with_their_zygote(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_jobs_that_had_not_begun_are_not_lost_with_their_zygote(start, queue, tmp_path):
     worker = start(slots=2)
     with frozen_children(worker, 2):
         jobs = [faults.touch.using(max_losses=1).enqueue(str(tmp_path / str(n))) for n in range(2)]
-        eventually(lambda: count(connection, "running") == 2)
+        eventually(lambda: queue.count("running") == 2)
         os.kill(worker.zygote(), signal.SIGKILL)
         all_succeeded(jobs)
-    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(queue)} == {(0, 0, 0)}
 
 
-def test_a_job_whose_child_does_not_run_begins_in_another(start: Start, tmp_path: Path) -> None:
+def test_a_job_whose_child_does_not_run_begins_in_another(start, tmp_path):
     worker = start(slots=2)
     with frozen_children(worker, 2):
         all_succeeded([faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)], within_s=20)
 
 
-def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(start, queue, tmp_path):
     (tmp_path / "broken.py").write_text(BREAKS_ITS_CHILDREN)
     start(slots=1, target="broken:app", folder=tmp_path)
-    make(connection, "broken.innocent", notify=True)
+    queue.make("broken.innocent", notify=True)
     held = "select why from outlive.held"
-    eventually(lambda: connection.execute(held).fetchall() == [("quarantined",)], within_s=30)
-    assert {("released", 0, 0, 0), ("crashed", 0, 1, 0)} == ends(connection)
+    eventually(lambda: queue.execute(held).fetchall() == [("quarantined",)], within_s=30)
+    assert {("released", 0, 0, 0), ("crashed", 0, 1, 0)} == ends(queue)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("task", "many"), [(faults.warm_until, 500), (faults.fresh_until, 50)])
-def test_nothing_waits_behind_a_job_that_runs_over(
-    start: Start,
-    connection: db.Connection,
-    tmp_path: Path,
-    workers: int,
-    task: outlive.Task[[str], None, None],
-    many: int,
-) -> None:
+def test_nothing_waits_behind_a_job_that_runs_over(start, queue, tmp_path, workers, task, many):
     """Another slot takes the jobs that were claimed ahead; with one slot per worker, the other worker does."""
     for _ in range(workers):
         start(slots=2 // workers)
@@ -134,12 +120,10 @@ def test_nothing_waits_behind_a_job_that_runs_over(
     assert first.status() is State.RUNNING
     slow.touch()
     all_succeeded([first])
-    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(queue)} == {(0, 0, 0)}
 
 
-def test_no_more_jobs_are_claimed_ahead_while_every_slot_has_a_long_one(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_no_more_jobs_are_claimed_ahead_while_every_slot_has_a_long_one(start, queue, tmp_path):
     start(slots=2)
     slow = tmp_path / "slow"
     task = faults.fresh_until
@@ -147,37 +131,33 @@ def test_no_more_jobs_are_claimed_ahead_while_every_slot_has_a_long_one(
     jobs = faults.app.enqueue_many(task.job(path) for path in [str(slow)] * 2 + [""] * 50)
     Timer(2.5, slow.touch).start()
     all_succeeded(jobs, within_s=60)
-    assert value(connection, "select count(*) from outlive.attempts where outcome = 'released'") <= 24
+    assert queue.value("select count(*) from outlive.attempts where outcome = 'released'") <= 24
 
 
-def test_a_job_that_is_cancelled_before_it_begins_never_begins(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_that_is_cancelled_before_it_begins_never_begins(start, queue, tmp_path):
     worker = start(slots=1)
     with frozen_children(worker, 1):
         job = faults.touch.enqueue(str(tmp_path / "begun"))
-        eventually(lambda: count(connection, "running") == 1)
+        eventually(lambda: queue.count("running") == 1)
         assert job.cancel()
         eventually(lambda: job.status() is State.CANCELLED, within_s=4, what="it is cancelled before it begins")
     assert faults.add.enqueue(1, 1).result(timeout=30) == 2  # By the child that was stopped.
     assert not (tmp_path / "begun").exists()
 
 
-def test_jobs_whose_task_is_gone_when_they_are_taken_back_wait_for_another_worker(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_jobs_whose_task_is_gone_when_they_are_taken_back_wait_for_another_worker(start, queue, tmp_path):
     source = tmp_path / "shrinking.py"
     source.write_text(SHRINKING + SHRINKING_TASK)
     worker = start(slots=2, target="shrinking:app", folder=tmp_path)
     with frozen_children(worker, 2):
-        make_many(connection, 2, "shrinking.goes", notify=True)
-        eventually(lambda: count(connection, "running") == 2)
+        queue.make_many(2, "shrinking.goes", notify=True)
+        eventually(lambda: queue.count("running") == 2)
         source.write_text(SHRINKING)
         worker.send(signal.SIGHUP)
-        eventually(lambda: len(ends(connection)) > 0 and count(connection, "running") == 0, within_s=20)
-    assert ends(connection) == {("released", 0, 0, 0)}
-    make_many(connection, 20, "shrinking.stays", notify=True)
+        eventually(lambda: len(ends(queue)) > 0 and queue.count("running") == 0, within_s=20)
+    assert ends(queue) == {("released", 0, 0, 0)}
+    queue.make_many(20, "shrinking.stays", notify=True)
     succeeded = "select count(*) from outlive.attempts where state = 'succeeded'"
-    eventually(lambda: connection.execute(succeeded).fetchall() == [(20,)], within_s=20)
+    eventually(lambda: queue.execute(succeeded).fetchall() == [(20,)], within_s=20)
     eventually(lambda: len(worker.children()) == 2, what="no child is left over")
     assert "Traceback" not in worker.log()

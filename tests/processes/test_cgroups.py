@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import db
 from outlive.client.job import Job
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from outlive.worker import cgroups
 from tests import faults
 from tests.driving.jobs import attempts, begun, finished, number_in
-from tests.driving.workers import Start, Worker, alive
+from tests.driving.making import Queue
+from tests.driving.workers import Worker, alive
 from tests.processes.groups import HIDDEN, Group
 from tests.waiting import eventually
 
@@ -48,20 +48,18 @@ def kill_for_memory(group: Group) -> None:
 
 
 @pytest.mark.fault(58)
-def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(
-    start: Start, connection: db.Connection, group: Group, in_shared_memory: Path
-) -> None:
+def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(start, queue, group, in_shared_memory):
     worker = start(within=group.within)
     assert worker.says("memory is limited by cgroup v1")
     job = faults.leave_in_shared_memory.enqueue(str(in_shared_memory), 300)
     assert finished(job) is State.QUARANTINED
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert (only.outcome, only.signal) == (Outcome.OUT_OF_MEMORY, "SIGKILL")
     assert "the kernel killed" in (only.error or "")
     assert 64_000_000 < (only.peak_memory_bytes or 0) < 150_000_000
 
 
-def test_workers_at_once_have_groups_of_their_own_and_leave_none(start: Start, group: Group) -> None:
+def test_workers_at_once_have_groups_of_their_own_and_leave_none(start, group):
     workers = [start(within=group.within) for _ in range(2)]
     assert faults.fill_shared_memory.enqueue("memfd", 10).result(timeout=20) == 10
     tops = [path for path in group.below() if path.parent == group.path]
@@ -76,7 +74,7 @@ def top_of(worker: Worker, tops: list[Path]) -> str:
     return next(path.name for path in tops if worker.id in path.name)
 
 
-def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start: Start, group: Group, tmp_path: Path) -> None:
+def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start, group, tmp_path):
     start(within=group.within, slots=1)
     faults.leave_a_daemon.using(memory="64MB").enqueue(str(tmp_path / "daemon"), stay=True)
     daemon = str(number_in(tmp_path / "daemon"))
@@ -90,7 +88,7 @@ def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start: Start,
 
 
 @pytest.mark.fault(62)
-def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, group: Group, tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start, group, tmp_path):
     """The daemon has nothing in its environment by which it could be found."""
     worker = start(within=group.within)
     faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=True)
@@ -103,20 +101,18 @@ def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, gr
 
 
 @pytest.mark.fault(11)
-def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(
-    start: Start, connection: db.Connection, group: Group
-) -> None:
+def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(start, queue, group):
     group.limit(250)
     worker = start(within=group.within, slots=2)
     job = faults.eat_without_limit.enqueue()
     assert finished(job) is State.QUARANTINED
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert (only.outcome, only.signal) == (Outcome.OUT_OF_MEMORY, "SIGKILL")
     assert worker.process.poll() is None
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
 
 
-def eat_up(group: Group, connection: db.Connection, jobs: list[Job[str]]) -> list[Attempt]:
+def eat_up(group: Group, queue: Queue, jobs: list[Job[str]]) -> list[Attempt]:
     """Let strangers take memory in this group until the kernel has killed the process of each of these jobs.
 
     Each of them has less than a job by the kernel's measure.
@@ -125,21 +121,19 @@ def eat_up(group: Group, connection: db.Connection, jobs: list[Job[str]]) -> lis
         for _ in range(4):
             eating = strangers.enter_context(subprocess.Popen([*group.within, sys.executable, "-c", EAT_SLOWLY]))
             strangers.callback(eating.kill)
-        eventually(lambda: all(attempts(connection, job) for job in jobs), within_s=40, what="all were killed")
-    return [attempts(connection, job)[0] for job in jobs]
+        eventually(lambda: all(attempts(queue, job) for job in jobs), within_s=40, what="all were killed")
+    return [attempts(queue, job)[0] for job in jobs]
 
 
 @pytest.mark.fault(67)
-def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_charged(
-    start: Start, connection: db.Connection, tmp_path: Path, group: Group
-) -> None:
+def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_charged(start, queue, tmp_path, group):
     """The kernel prefers them to the stranger, also those that are far below a limit of their own."""
     group.limit(300)
     start(within=group.within, slots=2)
     tasks = faults.wait_for.using(max_crashes=1, max_losses=1), faults.wait_for.using(memory="200MB", max_crashes=1)
     jobs = [task.enqueue(str(tmp_path / "go")) for task in tasks]
     begun(tmp_path / "go", times=2)
-    for killed in eat_up(group, connection, jobs):
+    for killed in eat_up(group, queue, jobs):
         assert (killed.outcome, killed.signal) == (Outcome.RELEASED, "SIGKILL")
         assert "the kernel killed a process of the job for lack of memory, of which others used more" in str(
             killed.error
@@ -150,8 +144,8 @@ def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_
 
 @pytest.mark.fault(67)
 def test_a_job_whose_group_was_full_of_page_cache_is_not_charged_when_a_stranger_takes_all_memory(
-    start: Start, connection: db.Connection, tmp_path: Path, group: Group
-) -> None:
+    start, queue, tmp_path, group
+):
     """In version 1 the kernel counts it as a failure that it dropped page cache at the limit of a group."""
     group.limit(400)
     start(within=group.within, slots=1)
@@ -161,46 +155,42 @@ def test_a_job_whose_group_was_full_of_page_cache_is_not_charged_when_a_stranger
         return any(int((path / "memory.failcnt").read_text()) for path in group.below() if path.name.isdecimal())
 
     eventually(failed, within_s=30, what="page cache has filled its group")
-    (killed,) = eat_up(group, connection, [job])
+    (killed,) = eat_up(group, queue, [job])
     assert (killed.outcome, killed.signal) == (Outcome.RELEASED, "SIGKILL")
     (tmp_path / "go").touch()
     assert job.result(timeout=60) == "seen"
 
 
-def killed_while_a_stranger_dies(connection: db.Connection, folder: Path, group: Group) -> Attempt:
+def killed_while_a_stranger_dies(queue: Queue, folder: Path, group: Group) -> Attempt:
     job = faults.wait_for.using(max_crashes=1).enqueue(str(folder / "go"))
     (pid,) = begun(folder / "go")
     kill_for_memory(group)
     os.kill(pid, signal.SIGKILL)
     (folder / "go").touch()
     assert finished(job) in (State.QUARANTINED, State.SUCCEEDED)
-    return attempts(connection, job)[0]
+    return attempts(queue, job)[0]
 
 
 def test_a_strangers_death_for_want_of_memory_is_told_as_a_possibility_where_there_is_no_group(
-    start: Start, connection: db.Connection, tmp_path: Path, group: Group
-) -> None:
+    start, queue, tmp_path, group
+):
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
     start(within=HIDDEN)
-    first = killed_while_a_stranger_dies(connection, tmp_path, group)
+    first = killed_while_a_stranger_dies(queue, tmp_path, group)
     assert (first.outcome, first.signal) == (Outcome.RELEASED, "SIGKILL")
     assert "possibly this one" in (first.error or "")
 
 
-def test_a_strangers_death_for_want_of_memory_is_no_evidence_where_there_are_groups(
-    start: Start, connection: db.Connection, tmp_path: Path, group: Group
-) -> None:
+def test_a_strangers_death_for_want_of_memory_is_no_evidence_where_there_are_groups(start, queue, tmp_path, group):
     assert start().says("memory is limited by cgroup v1")
-    only = killed_while_a_stranger_dies(connection, tmp_path, group)
+    only = killed_while_a_stranger_dies(queue, tmp_path, group)
     assert (only.outcome, only.error) == (Outcome.CRASHED, "the process was killed by SIGKILL")
 
 
 @pytest.mark.fault(12)
 @pytest.mark.timeout(300)
-def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_proven(
-    start: Start, connection: db.Connection, group: Group
-) -> None:
+def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_proven(start, queue, group):
     """The kernel chooses the supervisor, which is PID 1 of its container: with it the kernel kills all others."""
     if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("choom"):
         pytest.skip("a container is made by root, with unshare and choom")
@@ -228,14 +218,14 @@ def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_pr
         return poison.status() is State.QUARANTINED and all(job.status() is State.SUCCEEDED for job in well)
 
     eventually(is_over, within_s=200, what="the poison is caught and all others are done")
-    (killer,) = connection.execute("select id, losses, crashes, details from outlive.killers").fetchall()
+    (killer,) = queue.execute("select id, losses, crashes, details from outlive.killers").fetchall()
     assert killer[:3] == (poison.id, 3, 0)
     assert "proven" in killer[3]
     assert deaths >= 3
     assert group.kills() + sum(Group(path).kills() for path in group.below()) >= 3
 
 
-def test_the_doctor_says_which_way_is_in_force(group: Group, database_url: str) -> None:
+def test_the_doctor_says_which_way_is_in_force(group, database_url):
     def said(within: Sequence[str]) -> str:
         environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
         command = [*within, sys.executable, "-m", "outlive", "doctor"]
@@ -265,7 +255,7 @@ print(sleeper.wait(10), groups.path.exists())
 """
 
 
-def test_an_ordinary_account_makes_groups_in_a_subtree_that_was_given_to_it(group: Group) -> None:
+def test_an_ordinary_account_makes_groups_in_a_subtree_that_was_given_to_it(group):
     if os.getuid() != 0:
         pytest.skip("only root gives a subtree away")
     for path in (group.path, *group.path.iterdir()):
@@ -277,7 +267,7 @@ def test_an_ordinary_account_makes_groups_in_a_subtree_that_was_given_to_it(grou
     assert group.below() == []
 
 
-def test_a_group_of_version_2_kills_all_that_is_in_it() -> None:
+def test_a_group_of_version_2_kills_all_that_is_in_it():
     """This shows only the kill: the memory controller is bound to version 1 here."""
     top = next((Path(line.split()[4]) for line in MOUNTS if " - cgroup2 " in line), None)
     path = Path(top or "/", f"outlive-test-{uuid4().hex[:8]}")

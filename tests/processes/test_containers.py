@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from outlive import Job, db
+from outlive import Job
 from outlive.states import State
 from tests import faults
-from tests.driving.workers import Start
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
-def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
+def states(queue: Queue, jobs: list[Job[Any]]) -> dict[str, int]:
     """The number of these jobs in each state."""
-    rows = connection.execute(
+    rows = queue.execute(
         "select status, count(*) from outlive.job_states where id = any(%s) group by 1", [[job.id for job in jobs]]
     )
     return dict(rows.fetchall())
@@ -23,9 +23,7 @@ def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
 
 @pytest.mark.fault(12)
 @pytest.mark.timeout(300)  # It starts many workers, which takes long on a machine that is busy.
-def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(start, queue):
     """Two containers, each replaced when it is gone, as an orchestrator does."""
     poison = faults.take_all_down.enqueue()
     well = faults.app.enqueue_many(faults.add.job(n, n) for n in range(200))
@@ -38,16 +36,14 @@ def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(
             if container.process.poll() is not None:
                 deaths += 1
                 containers[n] = start(wait=False, slots=4, sweep_s="1")
-        return states(connection, [poison]) == {"quarantined": 1} and states(connection, well) == {
-            "succeeded": len(well)
-        }
+        return states(queue, [poison]) == {"quarantined": 1} and states(queue, well) == {"succeeded": len(well)}
 
     eventually(all_is_over, within_s=240, what="the poison is caught and all others are done")
     assert deaths == 4
-    (killer,) = connection.execute("select id, losses, crashes, details from outlive.killers").fetchall()
+    (killer,) = queue.execute("select id, losses, crashes, details from outlive.killers").fetchall()
     known = "4 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
     assert killer == (poison.id, 4, 0, f"{known}: proven (max_losses = 3)")
-    assert connection.execute("select from outlive.waiting union all select from outlive.running").fetchall() == []
+    assert queue.execute("select from outlive.waiting union all select from outlive.running").fetchall() == []
     twice = "select job_id from outlive.attempts where outcome = 'succeeded' group by 1 having count(*) > 1"
-    assert connection.execute(twice).fetchall() == []
+    assert queue.execute(twice).fetchall() == []
     assert poison.status() is State.QUARANTINED

@@ -1,16 +1,10 @@
 """Processes that a job forks are not the job: only the answer of the job's own process counts."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-import outlive
-from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.jobs import attempts, finished
-from tests.driving.workers import Start
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 CODES = {"exits": 5, "raises": 1, "returns": 0, "reports": 1, "asks": 1}
@@ -18,41 +12,39 @@ CODES = {"exits": 5, "raises": 1, "returns": 0, "reports": 1, "asks": 1}
 
 @pytest.mark.fault(59)
 @pytest.mark.parametrize("task", [faults.fork_fresh, faults.fork_async], ids=["plain", "async"])
-def test_a_forked_copy_answers_for_no_job(
-    start: Start, connection: db.Connection, task: outlive.Task[[str], list[int], Any]
-) -> None:
+def test_a_forked_copy_answers_for_no_job(start, queue, task):
     start(slots=2)
     jobs = {how: task.enqueue(how) for how in CODES}
     assert {how: finished(job) for how, job in jobs.items()} == dict.fromkeys(CODES, State.SUCCEEDED)
     assert {how: job.result(timeout=20)[0] for how, job in jobs.items()} == CODES
-    found = connection.execute("select count(*) from outlive.progress where current = 99").fetchone()
+    found = queue.execute("select count(*) from outlive.progress where current = 99").fetchone()
     assert found == (0,), "a copy reported progress"
-    assert connection.execute("select from outlive.jobs where dedupe_key is not null").fetchall() == []
+    assert queue.execute("select from outlive.jobs where dedupe_key is not null").fetchall() == []
 
 
 @pytest.mark.fault(59)
-def test_a_copy_in_a_warm_child_costs_the_next_job_nothing(start: Start, connection: db.Connection) -> None:
+def test_a_copy_in_a_warm_child_costs_the_next_job_nothing(start, queue):
     start(slots=1)
     seen = [faults.fork_warm.enqueue(how).result(timeout=20) for how in CODES]
     assert [code for code, _ in seen] == list(CODES.values())
     assert len({pid for _, pid in seen}) == 1, "the process was not trusted any more"
 
 
-def test_an_exception_in_a_forked_copy_is_in_the_output_of_its_job(start: Start, connection: db.Connection) -> None:
+def test_an_exception_in_a_forked_copy_is_in_the_output_of_its_job(start, queue):
     start(slots=1)
     job = faults.fork_fresh.enqueue("raises")
     assert finished(job) is State.SUCCEEDED
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert only.outcome is Outcome.SUCCEEDED
     assert "ValueError: only a copy" in (only.output or "")
 
 
-def test_a_process_of_a_pool_is_told_that_only_the_job_may_report(start: Start) -> None:
+def test_a_process_of_a_pool_is_told_that_only_the_job_may_report(start):
     start(slots=1)
     assert "the job's own process" in faults.use_a_pool.enqueue().result(timeout=30)
 
 
-def test_an_app_that_forks_while_it_is_imported_has_one_zygote(start: Start, changing: Any, tmp_path: Path) -> None:
+def test_an_app_that_forks_while_it_is_imported_has_one_zygote(start, changing, tmp_path):
     source = tmp_path / f"{changing.__name__}.py"
     source.write_text(f"import os, sys\nif os.fork() == 0:\n    sys.exit(0)\n{source.read_text()}")
     start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)

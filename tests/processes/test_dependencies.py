@@ -2,17 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
 from uuid import UUID
 
 import pytest
 
 import outlive
-from outlive import Outcome, State, config, db
+from outlive import Outcome, State, config
 from tests.driving.jobs import finished, outcomes
-from tests.driving.making import Connect, value
-from tests.driving.workers import Start
 from tests.processes.linked import (
     app,
     complete_in_own_transaction,
@@ -40,7 +36,7 @@ def linked_app(database_url: str) -> Iterator[None]:
     app.configure(None)
 
 
-def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start: Start) -> None:
+def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start):
     start(target=TARGET)
     needed = [number.enqueue(3), fail.enqueue(), number.enqueue(1), number.enqueue(2)]
     job = inputs.using(after=[*needed, needed[0]], on_failure="proceed").enqueue()
@@ -49,7 +45,7 @@ def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start:
 
 
 @pytest.mark.long
-def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start: Start) -> None:
+def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start):
     sizes = [0.0, 2.5, 0.5, 0.5, 12.0, 0.000002, *[12.0] * 14]
     needed = outlive.group(text.job(size) for size in sizes)
     first = start(target=TARGET, slots=1, max_result_bytes="16MB")
@@ -61,7 +57,7 @@ def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start:
     assert worker.peak_bytes() < MOST_BYTES
 
 
-def test_a_chain_runs_one_job_after_the_other(start: Start) -> None:
+def test_a_chain_runs_one_job_after_the_other(start):
     first, second, third = outlive.chain(number.job(1), total.job(), total.using(after=number.enqueue(5)).job())
     assert [job.status() for job in (first, second, third)] == [State.PENDING, State.BLOCKED, State.BLOCKED]
     start(target=TARGET)
@@ -71,16 +67,14 @@ def test_a_chain_runs_one_job_after_the_other(start: Start) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("on_failure", ["block", "proceed", "cancel"])
-def test_a_failed_job_with_50_000_dependents_holds_up_no_other_job(
-    start: Start, connection: db.Connection, on_failure: Literal["block", "proceed", "cancel"]
-) -> None:
+def test_a_failed_job_with_50_000_dependents_holds_up_no_other_job(start, queue, on_failure):
     """Its end is written, and its neighbours' jobs begin in time."""
     needed = fail.using(delay=3600).enqueue()
     waiting = number.using(after=needed, on_failure=on_failure, queue="other")
     app.enqueue_many(waiting.job(n) for n in range(50_000))
     start(target=TARGET, slots=4, queues="default")
     assert number.enqueue(1).result(timeout=30) == 1
-    connection.execute("update outlive.waiting set ready_at = now() where id = %s", [needed.id])
+    queue.execute("update outlive.waiting set ready_at = now() where id = %s", [needed.id])
     worst_s, ended_at = 0.0, None
     while ended_at is None or time.monotonic() - ended_at < 10:
         started = time.monotonic()
@@ -91,23 +85,23 @@ def test_a_failed_job_with_50_000_dependents_holds_up_no_other_job(
     assert worst_s < 2
 
 
-def test_a_group_and_then_one_more(start: Start) -> None:
+def test_a_group_and_then_one_more(start):
     start(target=TARGET)
     group = outlive.group(number.job(n) for n in range(100))
     assert group.then(total.job()).result(timeout=30) == sum(range(100))
     assert [job.result() for job in group] == list(range(100))
 
 
-def test_spawned_jobs_wait_for_each_other(start: Start, connection: db.Connection) -> None:
+def test_spawned_jobs_wait_for_each_other(start, queue):
     start(target=TARGET)
     spawn_a_chain.enqueue(20).result(timeout=30)
     result = (
         "select a.result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like '%%total'"
     )
-    assert eventually(lambda: connection.execute(result).fetchall()) == [(41,)]
+    assert eventually(lambda: queue.execute(result).fetchall()) == [(41,)]
 
 
-def test_a_spawned_job_that_is_refused_fails_the_job_for_good_with_the_reason(start: Start) -> None:
+def test_a_spawned_job_that_is_refused_fails_the_job_for_good_with_the_reason(start):
     start(target=TARGET)
     with pytest.raises(outlive.JobFailed) as failed:
         spawn_in_the_wrong_order.enqueue().result(timeout=30)
@@ -117,19 +111,19 @@ def test_a_spawned_job_that_is_refused_fails_the_job_for_good_with_the_reason(st
     assert error.endswith("a job can only wait for jobs that exist or come before it in the same call")
 
 
-def test_a_job_may_enqueue_a_chain(start: Start) -> None:
+def test_a_job_may_enqueue_a_chain(start):
     start(target=TARGET)
     last = enqueue_a_chain.enqueue(7).result(timeout=30)
     assert app.get_job(UUID(last)).result(timeout=30) == 7
 
 
-def test_a_job_that_ends_in_its_own_transaction_has_inputs_and_releases_others(start: Start, database_url: str) -> None:
+def test_a_job_that_ends_in_its_own_transaction_has_inputs_and_releases_others(start, database_url):
     start(target=TARGET)
     job = complete_in_own_transaction.using(after=[number.enqueue(2), number.enqueue(3)]).enqueue(database_url)
     assert total.using(after=job).enqueue().result(timeout=30) == 5
 
 
-def test_a_diamond_is_finished_whichever_worker_is_killed(start: Start, tmp_path: Path) -> None:
+def test_a_diamond_is_finished_whichever_worker_is_killed(start, tmp_path):
     """One job, two after it, one after both: the worker that runs the two is killed, and then the next one."""
     gate = tmp_path / "gate"
     top = number.enqueue(1)
@@ -147,7 +141,7 @@ def test_a_diamond_is_finished_whichever_worker_is_killed(start: Start, tmp_path
     assert bottom.result(timeout=60) == 30
 
 
-def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start: Start, connect: Connect) -> None:
+def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start, connect):
     """As when another job that is needed ends in its own transaction, which stays open."""
     connection = connect()
     needed = number.enqueue(1)
@@ -162,35 +156,35 @@ def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start: Star
     assert needed.result() == 1
 
 
-def test_an_end_that_a_deadlock_has_failed_is_written_again_at_no_cost(start: Start, connection: db.Connection) -> None:
-    connection.execute("create sequence public.deadlocks")
-    connection.execute(
+def test_an_end_that_a_deadlock_has_failed_is_written_again_at_no_cost(start, queue):
+    queue.execute("create sequence public.deadlocks")
+    queue.execute(
         "create function public.fail() returns trigger language plpgsql as $$ begin"
         " if nextval('public.deadlocks') <= 3 then raise exception using errcode = '40P01'; end if; return old; end $$"
     )
-    connection.execute("create trigger fail before delete on outlive.held for each row execute function public.fail()")
+    queue.execute("create trigger fail before delete on outlive.held for each row execute function public.fail()")
     needed = number.enqueue(1)
     job = total.using(after=needed).enqueue()
     start(target=TARGET)
     assert job.result(timeout=60) == 1
-    assert value(connection, "select last_value from public.deadlocks") == 4
+    assert queue.value("select last_value from public.deadlocks") == 4
     for one in (needed, job):
-        assert outcomes(connection, one) == [Outcome.SUCCEEDED]
+        assert outcomes(queue, one) == [Outcome.SUCCEEDED]
 
 
 @pytest.mark.long
-def test_a_fan_in_of_10_000_is_released_within_two_seconds_of_the_last(start: Start, connection: db.Connection) -> None:
+def test_a_fan_in_of_10_000_is_released_within_two_seconds_of_the_last(start, queue):
     gate = outlive.group(number.job(1) for _ in range(9_999))
     workers = [start(target=TARGET, slots=4) for _ in range(2)]
     job = total.using(after=[*gate, last := number.using(delay="1h").enqueue(1)]).enqueue()
-    eventually(lambda: value(connection, "select unmet from outlive.held where id = %s", job.id) == 1, within_s=120)
-    connection.execute("update outlive.waiting set ready_at = outlive.now() where id = %s", [last.id])
+    eventually(lambda: queue.value("select unmet from outlive.held where id = %s", job.id) == 1, within_s=120)
+    queue.execute("update outlive.waiting set ready_at = outlive.now() where id = %s", [last.id])
     assert finished(last) is State.SUCCEEDED
     ended = time.monotonic()
     assert job.result(timeout=60) == 10_000
     waited = "select extract(epoch from a.started_at - b.ended_at) from outlive.attempts a, outlive.attempts b"
     waited += " where a.job_id = %s and b.job_id = %s"
-    started_s = float(value(connection, waited, job.id, last.id))
+    started_s = float(queue.value(waited, job.id, last.id))
     print(f"started {started_s * 1000:.1f} ms after the last end, result after {time.monotonic() - ended:.2f} s")
     assert started_s < 2
     assert all(worker.peak_bytes() < MOST_BYTES for worker in workers)

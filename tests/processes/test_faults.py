@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import db, kernel
+from outlive import kernel
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.databases import end_sessions
 from tests.driving.jobs import attempts, begun, finished, number_in
-from tests.driving.making import count
+from tests.driving.making import Queue
 from tests.driving.workers import Start, alive, all_gone
 from tests.processes.changing import source
 from tests.proxy import Boundary, Link, Proxy, Side
@@ -30,9 +29,9 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 PIDS = Path("/sys/fs/cgroup/pids")
 
 
-def succeeded(connection: db.Connection) -> tuple[int, int]:
+def succeeded(queue: Queue) -> tuple[int, int]:
     """The number of attempts that have succeeded, and of their jobs."""
-    row = connection.execute(
+    row = queue.execute(
         "select count(*), count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
     ).fetchone()
     assert row
@@ -49,33 +48,31 @@ def exact(busy_s: float, quiet_s: float) -> list[object]:
 
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("within_s", exact(1.0, 0.1))
-def test_a_killed_child_is_recorded_at_once(
-    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_a_killed_child_is_recorded_at_once(start, queue, tmp_path, within_s):
     start()
     for n in range(5):
         job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / f"never-{n}"))
         (pid,) = begun(tmp_path / f"never-{n}")
         eventually(lambda: job.status() is State.RUNNING)  # noqa: B023
         os.kill(pid, signal.SIGKILL)
-        found = eventually(lambda: attempts(connection, job), within_s=within_s, what="the death is recorded")  # noqa: B023
+        found = eventually(lambda: attempts(queue, job), within_s=within_s, what="the death is recorded")  # noqa: B023
         assert found[0].signal == "SIGKILL"
 
 
 @pytest.mark.fault(3)
-def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connection: db.Connection) -> None:
+def test_a_supervisor_killed_at_any_moment_loses_nothing(start, queue):
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1000))
     chance = random.Random(3)
     settings = {"lease_s": "2", "sweep_s": "1", "max_losses": "none"}
     for _ in range(3):
-        before = succeeded(connection)[0]
+        before = succeeded(queue)[0]
         worker = start(**settings)
         most = before + chance.randrange(1, 200)
-        eventually(lambda: succeeded(connection)[0] >= most, within_s=20, what="some are done")  # noqa: B023
+        eventually(lambda: succeeded(queue)[0] >= most, within_s=20, what="some are done")  # noqa: B023
         worker.kill()
     start(**settings)
-    eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=60, what="all are done")
-    assert succeeded(connection) == (len(jobs), len(jobs))
+    eventually(lambda: succeeded(queue)[1] == len(jobs), within_s=60, what="all are done")
+    assert succeeded(queue) == (len(jobs), len(jobs))
 
 
 def some_of_each() -> list[outlive.Job[Any]]:
@@ -84,9 +81,9 @@ def some_of_each() -> list[outlive.Job[Any]]:
     return [faults.add.enqueue(1, 1), faults.raise_error.enqueue(), faults.step_by_step.enqueue(2), *warm]
 
 
-def ends(connection: db.Connection, jobs: list[outlive.Job[Any]]) -> list[str]:
+def ends(queue: Queue, jobs: list[outlive.Job[Any]]) -> list[str]:
     """The ends of these jobs, in order. A job that ended twice is there twice."""
-    rows = connection.execute(
+    rows = queue.execute(
         "select a.state from unnest(%s::uuid[]) with ordinality as job (id, n) join outlive.attempts a on job_id = id"
         " where a.state in ('succeeded', 'failed', 'cancelled', 'quarantined') order by n",
         [[job.id for job in jobs]],
@@ -97,12 +94,12 @@ def ends(connection: db.Connection, jobs: list[outlive.Job[Any]]) -> list[str]:
 ENDS = ["succeeded", "failed", "succeeded", "succeeded", "succeeded", "succeeded"]
 
 
-def count_boundaries(start: Start, connection: db.Connection, url: str, folder: Path) -> int:
+def count_boundaries(start: Start, queue: Queue, url: str, folder: Path) -> int:
     """Count the statements that a worker needs from its start until some jobs of each kind have ended."""
     jobs = some_of_each()
     with Proxy(url, folder) as proxy:
         worker = start(url=proxy.url, slots=2)
-        eventually(lambda: ends(connection, jobs) == ENDS, within_s=20)
+        eventually(lambda: ends(queue, jobs) == ENDS, within_s=20)
         needed = proxy.boundaries
         worker.stop()
     return needed
@@ -128,10 +125,8 @@ def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[in
 @pytest.mark.fault(3)
 @pytest.mark.timeout(1800)  # It starts many workers, which takes long on a machine that is busy.
 @pytest.mark.parametrize("most", [5, pytest.param(None, marks=pytest.mark.long)])
-def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, most: int | None
-) -> None:
-    needed = count_boundaries(start, connection, database_url, tmp_path)
+def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(start, queue, database_url, tmp_path, most):
+    needed = count_boundaries(start, queue, database_url, tmp_path)
     boundaries = [(n, side) for n in range(1, needed + 1) for side in Side]
     if most:
         boundaries = [boundaries[len(boundaries) * at // most] for at in range(most)]
@@ -141,22 +136,20 @@ def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
         os.kill(heir.pid, signal.SIGSTOP)
         jobs = some_of_each()
         tree = kill_at(start, database_url, tmp_path, n, side)
-        connection.execute("update outlive.running set lease_until = '2000-01-01Z'")
+        queue.execute("update outlive.running set lease_until = '2000-01-01Z'")
         os.kill(heir.pid, signal.SIGCONT)
         what = f"killed {side.value} {n} of {needed}"
-        eventually(lambda: len(ends(connection, jobs)) >= len(jobs), within_s=20, what=what)  # noqa: B023
+        eventually(lambda: len(ends(queue, jobs)) >= len(jobs), within_s=20, what=what)  # noqa: B023
         all_gone(tree, within_s=2, what=what)
-        assert ends(connection, jobs) == ENDS, what
-        left = connection.execute("select from outlive.running union all select from outlive.waiting")
+        assert ends(queue, jobs) == ENDS, what
+        left = queue.execute("select from outlive.running union all select from outlive.waiting")
         assert left.fetchall() == [], what
     assert heir.stop() == 0
 
 
 @pytest.mark.fault("4b")
 @pytest.mark.parametrize("within_s", exact(5.0, 1.0))
-def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(
-    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(start, queue, tmp_path, within_s):
     """The new zygote has imported the app, and has run a job."""
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -169,14 +162,12 @@ def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(
     assert took_s < within_s
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
-    assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
+    assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
     eventually(lambda: not worker.orphaned_parents(), what="its parents are gone")
 
 
 @pytest.mark.fault(67)
-def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(start, queue, tmp_path):
     worker = start(slots=3)
     jobs = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
     begun(tmp_path / "go", times=2)
@@ -186,13 +177,11 @@ def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(
     (tmp_path / "go").touch()
     assert [job.result(timeout=20) for job in jobs] == ["seen", "seen"]
     for job in jobs:
-        assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
+        assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
 
 
 @pytest.mark.fault("4b")
-def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(start, queue, tmp_path):
     """Its parent, its own process, or its supervisor."""
     worker = start(slots=3)
     jobs = [faults.orphan_and_wait.using(max_crashes=1).enqueue(str(tmp_path / str(n))) for n in range(3)]
@@ -205,33 +194,33 @@ def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(
     }
     os.kill(children[jobs[0].id], signal.SIGKILL)
     assert finished(jobs[0]) is State.QUARANTINED
-    assert attempts(connection, jobs[0])[0].error == "the process was killed by SIGKILL"
+    assert attempts(queue, jobs[0])[0].error == "the process was killed by SIGKILL"
     os.kill(faults.parent_of(children[jobs[1].id]), signal.SIGKILL)
-    eventually(lambda: attempts(connection, jobs[1]), within_s=20)
-    assert attempts(connection, jobs[1])[0].outcome is Outcome.RELEASED
+    eventually(lambda: attempts(queue, jobs[1]), within_s=20)
+    assert attempts(queue, jobs[1])[0].outcome is Outcome.RELEASED
     assert not any(alive(pid) for pid in (*below[0], *below[1]))
     worker.kill()
     eventually(lambda: not any(alive(pid) for pid in (*below[2], children[jobs[2].id])), within_s=5)
 
 
 @pytest.mark.fault("4b")
-def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, connection: db.Connection) -> None:
+def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start, queue):
     worker = start(max_losses="none")
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(400))
     for part in range(1, 4):
-        eventually(lambda: succeeded(connection)[0] >= part * 100, within_s=30, what="some are done")  # noqa: B023
+        eventually(lambda: succeeded(queue)[0] >= part * 100, within_s=30, what="some are done")  # noqa: B023
         os.kill(eventually(worker.zygotes)[0], signal.SIGKILL)
-    eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=40, what="all are done")
-    assert succeeded(connection) == (len(jobs), len(jobs))
+    eventually(lambda: succeeded(queue)[1] == len(jobs), within_s=40, what="all are done")
+    assert succeeded(queue) == (len(jobs), len(jobs))
     eventually(lambda: len(worker.children()) >= 4, what="all slots are there again")
 
 
 @pytest.mark.fault("4b", 7)
-def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> None:
+def test_a_stopped_parent_goes_on(start, queue):
     worker = start(slots=1)
     job = faults.stop_parent.enqueue()
     assert finished(job) is State.FAILED
-    assert attempts(connection, job)[0].outcome is Outcome.TIMED_OUT
+    assert attempts(queue, job)[0].outcome is Outcome.TIMED_OUT
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     assert worker.process.poll() is None
 
@@ -241,7 +230,7 @@ RAISED = ("sh", "-c", 'echo 400 > /proc/self/oom_score_adj && exec "$0" "$@"')
 
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("within", [(), RAISED], ids=["as it is", "raised"])
-def test_the_kernel_prefers_to_kill_the_child(start: Start, within: tuple[str, ...]) -> None:
+def test_the_kernel_prefers_to_kill_the_child(start, within):
     """Rather than what is above it, and its zygote rather than the supervisor."""
     worker = start(within=within)
     above = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (worker.zygote(), worker.pid)]
@@ -250,9 +239,7 @@ def test_the_kernel_prefers_to_kill_the_child(start: Start, within: tuple[str, .
 
 
 @pytest.mark.fault(14)
-def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(start, queue):
     group = PIDS / f"outlive-test-{uuid4().hex[:8]}"
     try:
         group.mkdir()
@@ -265,10 +252,10 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
         (group / "pids.max").write_text("1")  # Also what ends makes no room.
         jobs = [faults.add.enqueue(n, n) for n in range(20)]
         worker.says("a child could not be forked", within_s=20)
-        eventually(lambda: not count(connection, "running"), what="what it had claimed before has ended")
+        eventually(lambda: not queue.count("running"), what="what it had claimed before has ended")
         told = time.monotonic()
-        eventually(lambda: count(connection, "running") or time.monotonic() > told + 3)
-        assert not count(connection, "running")
+        eventually(lambda: queue.count("running") or time.monotonic() > told + 3)
+        assert not queue.count("running")
         (group / "pids.max").write_text("max")
         assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
         assert worker.says("children can be forked again")
@@ -278,7 +265,7 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
 
 
 @pytest.mark.fault(18)
-def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connection: db.Connection) -> None:
+def test_a_worker_without_descriptors_says_so_and_recovers(start, queue):
     worker = start(slots=2)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     usual = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
@@ -293,9 +280,7 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
 
 @pytest.mark.fault(15)
 @pytest.mark.parametrize("megabytes", [100, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
-    start: Start, connection: db.Connection, megabytes: int
-) -> None:
+def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(start, queue, megabytes):
     worker = start(slots=2)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     before = worker.peak_bytes()
@@ -307,7 +292,7 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
         neighbours += 1
     assert neighbours > 1
     assert flood.result(timeout=1) == "done"
-    output = attempts(connection, flood)[0].output or ""
+    output = attempts(queue, flood)[0].output or ""
     assert 65_000 < len(output) <= 64 * 1024
     assert output.strip("x") == "the end"
     assert worker.peak_bytes() - before < 16_000_000
@@ -315,9 +300,7 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("megabytes", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
-    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], megabytes: int
-) -> None:
+def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(start, queue, admin, megabytes):
     worker = start(slots=1)  # One after the other: each needs several times as much memory as it says.
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     before = worker.peak_bytes()
@@ -325,11 +308,11 @@ def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     jobs = [faults.say_too_much.enqueue(kind, megabytes) for kind in kinds]
     states = [finished(job, within_s=120) for job in jobs]
     assert states == [State.SUCCEEDED, *[State.FAILED] * 4]
-    errors = [attempts(connection, job)[-1].error or "" for job in jobs[1:]]
+    errors = [attempts(queue, job)[-1].error or "" for job in jobs[1:]]
     reasons = ["over the limit of", "over the limit of", "mmm", "RuntimeError: see its cause"]
     assert all(reason in error for reason, error in zip(reasons, errors, strict=True)), [e[:200] for e in errors]
     assert max(map(len, errors)) < 10_000
-    stacks = [attempts(connection, job)[-1].stack or "" for job in jobs[3:]]
+    stacks = [attempts(queue, job)[-1].stack or "" for job in jobs[3:]]
     assert all(0 < len(stack) < 100_000 for stack in stacks)
     assert "see its cause" in stacks[1]
     assert admin.execute("select length(message) from outlive.progress").fetchall() == [(2000,)]
@@ -338,7 +321,7 @@ def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
 
 
 @pytest.mark.fault(17)
-def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: db.Connection) -> None:
+def test_a_child_that_says_nonsense_harms_only_itself(start, queue):
     worker = start(slots=2)
     nonsense = ("noise", "long frame", "wrong token", "no outcome")
     killed = [faults.say_garbage.enqueue(kind) for kind in nonsense]
@@ -347,38 +330,38 @@ def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: 
     assert {finished(job) for job in killed} == {State.QUARANTINED}
     assert {finished(job) for job in refused} == {State.FAILED}
     assert [other.result(timeout=20) for other in others] == [2 * n for n in range(5)]
-    assert all("its process" in (attempts(connection, job)[0].error or "") for job in killed)
-    assert all("can't be written" in (attempts(connection, job)[0].error or "") for job in refused)
+    assert all("its process" in (attempts(queue, job)[0].error or "") for job in killed)
+    assert all("can't be written" in (attempts(queue, job)[0].error or "") for job in refused)
     assert eventually(lambda: worker.log().count("it is killed") == len(killed))
 
 
-def test_an_exception_that_makes_no_sense_is_no_crash(start: Start, connection: db.Connection) -> None:
+def test_an_exception_that_makes_no_sense_is_no_crash(start, queue):
     start(slots=2)
     long, half, paused = (faults.raise_odd.enqueue(kind) for kind in ("long retry", "half made", "paused"))
     assert {finished(job) for job in (long, half)} == {State.FAILED}
-    error = attempts(connection, long)[0].error or ""
+    error = attempts(queue, long)[0].error or ""
     assert error.startswith("Retry: …xxx")
     assert "xxx (after is 'soon': it must be a duration" in error
-    assert (attempts(connection, half)[0].error or "").startswith("HalfMade")
-    eventually(lambda: len(attempts(connection, paused)) == 2)
-    assert {one.outcome for one in attempts(connection, paused)} == {Outcome.RELEASED}
+    assert (attempts(queue, half)[0].error or "").startswith("HalfMade")
+    eventually(lambda: len(attempts(queue, paused)) == 2)
+    assert {one.outcome for one in attempts(queue, paused)} == {Outcome.RELEASED}
 
 
 @pytest.mark.fault(17)
-def test_progress_that_cannot_be_written_harms_no_job(start: Start) -> None:
+def test_progress_that_cannot_be_written_harms_no_job(start):
     start()
     assert finished(faults.say_garbage.enqueue("bad progress")) is State.SUCCEEDED
     assert faults.step_by_step.enqueue(2).result(timeout=20) == [2, 2]
 
 
 @pytest.mark.fault(17)
-def test_a_job_may_close_its_output(start: Start) -> None:
+def test_a_job_may_close_its_output(start):
     start()
     assert faults.close_output.enqueue().result(timeout=20) == "quiet"
 
 
 @pytest.mark.fault(20)
-def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Path) -> None:
+def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start, tmp_path):
     within = ["unshare", "--fork", "--pid", "--mount-proc"]
     if os.spawnvp(os.P_WAIT, within[0], [*within, "true"]) != 0:
         pytest.skip("no PID namespace can be made here")
@@ -394,7 +377,7 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Pat
 
 
 @pytest.mark.fault(21)
-def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_a_job_claimed_and_not_begun_is_given_back(start, queue, tmp_path):
     worker, path = start(slots=1), tmp_path / "begun"
     eventually(worker.children)
 
@@ -416,7 +399,7 @@ def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.
     signal_all([worker.pid], signal.SIGTERM, signal.SIGCONT)
     assert worker.process.wait(20) == 0
     assert job.status() is State.PENDING
-    assert [one.outcome for one in attempts(connection, job)] == [Outcome.RELEASED]
+    assert [one.outcome for one in attempts(queue, job)] == [Outcome.RELEASED]
     assert not path.exists()
 
 
@@ -427,7 +410,7 @@ def signal_all(pids: list[int], *numbers: int) -> None:
 
 
 @pytest.mark.fault(21)
-def test_a_worker_can_be_stopped_while_it_starts(start: Start, tmp_path: Path) -> None:
+def test_a_worker_can_be_stopped_while_it_starts(start, tmp_path):
     (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(600)\n")
     worker = start(target="slow:app", wait=False, folder=tmp_path)
     eventually((tmp_path / "importing").exists, within_s=20)
@@ -435,7 +418,7 @@ def test_a_worker_can_be_stopped_while_it_starts(start: Start, tmp_path: Path) -
 
 
 @pytest.mark.fault(22)
-def test_an_app_that_cannot_be_imported_harms_no_job(start: Start) -> None:
+def test_an_app_that_cannot_be_imported_harms_no_job(start):
     job = faults.add.enqueue(1, 1)
     worker = start(target="tests.no_such_module:app", wait=False)
     assert worker.process.wait(30) == 3
@@ -449,25 +432,21 @@ def test_an_app_that_cannot_be_imported_harms_no_job(start: Start) -> None:
 
 
 @pytest.mark.fault(30)
-def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
-    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], tmp_path: Path
-) -> None:
+def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(start, queue, admin, tmp_path):
     start(lease_s="20")
     jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(4000))
     last = 0
     while last < len(jobs):
-        end_sessions(admin, keep=connection)
+        end_sessions(admin, keep=queue)
         goal = min(last + 150, len(jobs))
-        last = eventually(lambda: (n := succeeded(connection)[1]) >= goal and n, within_s=15)  # noqa: B023
-    assert succeeded(connection) == (len(jobs), len(jobs))
+        last = eventually(lambda: (n := succeeded(queue)[1]) >= goal and n, within_s=15)  # noqa: B023
+    assert succeeded(queue) == (len(jobs), len(jobs))
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
 
 
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("beyond_s", exact(8.0, 0.0))
-def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
-    start: Start, database_url: str, tmp_path: Path, beyond_s: float
-) -> None:
+def test_a_worker_stops_within_its_grace_when_the_database_is_silent(start, database_url, tmp_path, beyond_s):
     with Proxy(database_url, tmp_path) as proxy:
         worker = start(url=proxy.url, grace_s="6")
         faults.clean_up.enqueue(str(tmp_path / "out"))
@@ -480,9 +459,7 @@ def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
 
 
 @pytest.mark.fault(37)
-def test_a_worker_that_gets_no_connection_waits_for_one(
-    start: Start, database_url: str, admin: psycopg.Connection[Any]
-) -> None:
+def test_a_worker_that_gets_no_connection_waits_for_one(start, database_url, admin):
     role = sql.Identifier(f"limited_{uuid4().hex[:8]}")
     admin.execute(sql.SQL("create role {} login in role outlive_worker").format(role))
     try:
@@ -501,20 +478,18 @@ def test_a_worker_that_gets_no_connection_waits_for_one(
 
 
 @pytest.mark.fault(38)
-def test_short_timeouts_of_the_database_stop_no_work(
-    start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
-) -> None:
+def test_short_timeouts_of_the_database_stop_no_work(start, queue, admin):
     jobs = [*faults.app.enqueue_many(faults.warm.job(n) for n in range(300)), *some_of_each()]
     name = sql.Identifier(str(conninfo_to_dict(admin.info.dsn)["dbname"]))
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
         admin.execute(sql.SQL("alter database {} set {} = '50ms'").format(name, sql.Identifier(setting)))
     faults.app.connections.close()  # Its sessions are older than the settings.
     start()
-    eventually(lambda: len(ends(connection, jobs)) >= len(jobs), within_s=30, what="all end")
+    eventually(lambda: len(ends(queue, jobs)) >= len(jobs), within_s=30, what="all end")
     later = some_of_each()
-    eventually(lambda: len(ends(connection, later)) >= len(later), within_s=30, what="all that came later end")
-    assert ends(connection, [*jobs, *later]) == ["succeeded"] * 300 + ENDS + ENDS
-    assert connection.execute("select from outlive.running union all select from outlive.waiting").fetchall() == []
+    eventually(lambda: len(ends(queue, later)) >= len(later), within_s=30, what="all that came later end")
+    assert ends(queue, [*jobs, *later]) == ["succeeded"] * 300 + ENDS + ENDS
+    assert queue.execute("select from outlive.running union all select from outlive.waiting").fetchall() == []
 
 
 CALM_S = 0.6
@@ -523,9 +498,7 @@ CALM_S = 0.6
 
 @pytest.mark.fault(41)
 @pytest.mark.parametrize("within_s", exact(2.5, 1.1))
-def test_a_worker_that_lost_its_listener_still_begins_at_once(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, within_s: float
-) -> None:
+def test_a_worker_that_lost_its_listener_still_begins_at_once(start, queue, database_url, tmp_path, within_s):
     """The worker looks every second, and then claims the job."""
     listeners: list[Link] = []
 
@@ -536,15 +509,15 @@ def test_a_worker_that_lost_its_listener_still_begins_at_once(
     with Proxy(database_url, tmp_path, at_boundary=note) as proxy:
         worker = start(url=proxy.url)
         for n in range(3):
-            eventually(lambda: connection.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
+            eventually(lambda: queue.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
             for link in listeners:
                 link.silence()
             idle_since = time.monotonic()
             eventually(lambda: time.monotonic() - idle_since > CALM_S, what="it looks only now and then")  # noqa: B023
-            [(enqueued_at,)] = connection.execute("select clock_timestamp()")
+            [(enqueued_at,)] = queue.execute("select clock_timestamp()")
             job = faults.add.enqueue(n, 1)
             assert job.result(timeout=20) == n + 1
-            began_at = attempts(connection, job)[0].started_at
+            began_at = attempts(queue, job)[0].started_at
             assert began_at
             assert (began_at - enqueued_at).total_seconds() < within_s
         worker.stop()
@@ -552,13 +525,13 @@ def test_a_worker_that_lost_its_listener_still_begins_at_once(
 
 
 @pytest.mark.fault(44)
-def test_arguments_of_10_megabytes_are_refused_with_a_sentence() -> None:
+def test_arguments_of_10_megabytes_are_refused_with_a_sentence():
     with pytest.raises(outlive.BadArguments, match="bytes"):
         faults.length_of.enqueue("x" * 10_000_000)
 
 
 @pytest.mark.fault(44)
-def test_arguments_as_large_as_they_may_be_arrive(start: Start) -> None:
+def test_arguments_as_large_as_they_may_be_arrive(start):
     start()
     assert faults.length_of.enqueue("x" * 1_000_000).result(timeout=20) == 1_000_000
 
@@ -566,7 +539,7 @@ def test_arguments_as_large_as_they_may_be_arrive(start: Start) -> None:
 # Reloading, and what a fork must not share
 
 
-def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing: Any, tmp_path: Path) -> None:
+def test_sighup_brings_new_code_and_lets_old_jobs_finish(start, changing, tmp_path):
     name, path = changing.__name__, Path(changing.__file__)
     worker = start(target=f"{name}:app", folder=tmp_path, slots=2)
     old = worker.zygote()
@@ -600,7 +573,7 @@ else:
 """
 
 
-def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, changing: Any, tmp_path: Path) -> None:
+def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start, changing, tmp_path):
     name, path = changing.__name__, Path(changing.__file__)
     worker = start(target=f"{name}:app", folder=tmp_path, slots=1)
     path.write_text(SLOW + source(version=2))
@@ -615,7 +588,7 @@ def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, chang
     assert worker.stop() == 0
 
 
-def test_threads_of_the_app_are_named_in_a_warning(start: Start, tmp_path: Path) -> None:
+def test_threads_of_the_app_are_named_in_a_warning(start, tmp_path):
     (tmp_path / "threaded.py").write_text(
         "import outlive, threading, time\napp = outlive.App()\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
@@ -624,18 +597,18 @@ def test_threads_of_the_app_are_named_in_a_warning(start: Start, tmp_path: Path)
     worker.says("the app started threads at import")
 
 
-def test_jobs_draw_different_numbers(start: Start) -> None:
+def test_jobs_draw_different_numbers(start):
     start()
     assert len({faults.draw.enqueue().result(timeout=20) for _ in range(5)}) == 5
 
 
-def test_zygote_parents_and_children_have_no_socket_but_their_own(start: Start) -> None:
+def test_zygote_parents_and_children_have_no_socket_but_their_own(start):
     start()
     # For a moment a parent has the socket of the child that it makes next.
     eventually(lambda: len(faults.open_sockets.enqueue().result(timeout=20)) == 3)
 
 
-def test_a_stopped_worker_leaves_no_process(start: Start) -> None:
+def test_a_stopped_worker_leaves_no_process(start):
     worker = start()
     faults.warm.enqueue().result(timeout=20)
     tree = worker.tree()
@@ -643,7 +616,7 @@ def test_a_stopped_worker_leaves_no_process(start: Start) -> None:
     assert not any(alive(pid) for pid in tree)
 
 
-def test_an_idle_worker_hardly_asks_the_database(start: Start, database_url: str, tmp_path: Path) -> None:
+def test_an_idle_worker_hardly_asks_the_database(start, database_url, tmp_path):
     with Proxy(database_url, tmp_path) as proxy:
         start(url=proxy.url)
         eventually(lambda: proxy.boundaries > 30)  # It has registered, and looked around.

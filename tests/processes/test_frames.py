@@ -1,16 +1,14 @@
 """Jobs that send forged, malformed, huge or endless frames harm only themselves."""
 
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.jobs import attempts, finished, number_in
-from tests.driving.workers import Start, cpu_s
+from tests.driving.workers import cpu_s
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("where", ["the same worker", "another worker"])
-def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: Path, where: str) -> None:
+def test_a_job_cannot_replace_the_checkpoint_of_another(start, tmp_path, where):
     start(slots=2, queues="a,b" if where == "the same worker" else "a")
     if where == "another worker":
         start(slots=2, queues="b")
@@ -30,7 +28,7 @@ def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: 
 
 
 @pytest.mark.fault(60)
-def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start, tmp_path):
     worker = start(slots=2)
     spoiling = faults.spoil_progress.enqueue(str(tmp_path / "enough"))
     worker.says("is dropped", within_s=20)
@@ -47,9 +45,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
     ("where", "end"),
     [("socket", State.QUARANTINED), ("tickets", State.RETRYABLE), ("tickets, opened again", State.QUARANTINED)],
 )
-def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
-    start: Start, connection: db.Connection, where: str, end: State
-) -> None:
+def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(start, queue, where, end):
     worker = start(slots=1)
     quick = faults.app.enqueue_many(
         faults.babble.job() for _ in range(500)
@@ -59,13 +55,13 @@ def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
     culprit = jobs.pop(50)
     eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=30, what="the others succeed")
     assert finished(culprit, end) is end
-    blamed = connection.execute("select distinct job_id from outlive.attempts where failures + crashes > 0").fetchall()
+    blamed = queue.execute("select distinct job_id from outlive.attempts where failures + crashes > 0").fetchall()
     assert blamed == [(culprit.id,)]
     assert "Traceback" not in worker.log()
 
 
 @pytest.mark.fault(60)
-def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
+def test_a_call_that_cannot_be_read_costs_only_its_job(start):
     worker = start(slots=2)
     refusals = faults.ask_nonsense.enqueue().result(timeout=20)
     assert (len(refusals), set(refusals)) == (6, {"BadArguments", "OutliveError"})
@@ -74,20 +70,18 @@ def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
 
 
 @pytest.mark.fault(60)
-def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Connection) -> None:
+def test_a_flood_of_calls_costs_only_its_sender(start, queue):
     worker = start(slots=2)
     flooding = faults.flood_with_calls.enqueue(100_000)
     assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
     assert finished(flooding) is State.QUARANTINED
-    assert "reads no answer" in (attempts(connection, flooding)[0].error or "")
+    assert "reads no answer" in (attempts(queue, flooding)[0].error or "")
     assert worker.process.poll() is None
 
 
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("whom", ["parent", "zygote"])
-def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(
-    start: Start, tmp_path: Path, whom: str
-) -> None:
+def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(start, tmp_path, whom):
     worker = start(slots=2)
     flooding = faults.flood_and_kill.enqueue(str(tmp_path / "begun"), whom)
     eventually((tmp_path / "begun").exists, within_s=20)
@@ -99,7 +93,7 @@ def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(
 
 
 @pytest.mark.fault(60)
-def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path: Path) -> None:
+def test_a_worker_answers_signals_while_its_jobs_flood_it(start, tmp_path):
     worker = start(slots=4)
     paths = [tmp_path / str(n) for n in range(4)]
     for path in paths:
@@ -115,30 +109,30 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path
 
 
 @pytest.mark.fault(16)
-def test_a_child_that_says_more_than_it_may_is_killed(start: Start, connection: db.Connection) -> None:
+def test_a_child_that_says_more_than_it_may_is_killed(start, queue):
     worker = start(slots=2)
     jobs = {kind: faults.say_large.enqueue(kind, 2) for kind in ("checkpoint", "result", "error")}
     words = {"checkpoint": "progress", "result": "result", "error": "error"}
     for kind, job in jobs.items():
         assert finished(job) is State.QUARANTINED
-        assert words[kind] in (attempts(connection, job)[0].error or "")
+        assert words[kind] in (attempts(queue, job)[0].error or "")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert worker.process.poll() is None
 
 
 @pytest.mark.fault(16)
-def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start: Start, connection: db.Connection) -> None:
+def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start, queue):
     start(slots=1)
     job = faults.say_too_much.enqueue("checkpoint", 2)
     assert finished(job) is State.FAILED
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert only.outcome is Outcome.FAILED
     assert "the checkpoint has 2,000,002 bytes, over the limit of 1,048,576" in (only.error or "")
 
 
 @pytest.mark.fault(16)
 @pytest.mark.long
-def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start: Start, connection: db.Connection) -> None:
+def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start, queue):
     worker = start(slots=8)
     jobs: list[Any] = [faults.say_large.enqueue("records", 15) for _ in range(6)]
     jobs += [faults.say_large.enqueue("call", 15) for _ in range(6)]

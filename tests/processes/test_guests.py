@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import db, kernel, store
+from outlive import kernel, store
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from tests import guests
+from tests.driving.making import Queue
 from tests.driving.workers import Start, Worker, alive, cmdline
 from tests.waiting import eventually
 
@@ -33,8 +34,8 @@ def profile(tmp_path: Path) -> str:
     return str(tmp_path / "profile")
 
 
-def only_attempt(connection: db.Connection, job: outlive.Job[Any]) -> Attempt:
-    (only,) = eventually(lambda: db.run(connection, store.list_attempts(job.id)), within_s=30, what=f"{job} ends")
+def only_attempt(queue: Queue, job: outlive.Job[Any]) -> Attempt:
+    (only,) = eventually(lambda: queue.run(store.list_attempts(job.id)), within_s=30, what=f"{job} ends")
     return only
 
 
@@ -54,33 +55,33 @@ def left_of(profile: str, pids: list[int]) -> list[bytes]:
 
 
 @needs_chromium
-def test_a_browser_renders_a_page_within_a_memory_limit(worker: Worker, profile: str, tmp_path: Path) -> None:
+def test_a_browser_renders_a_page_within_a_memory_limit(worker, profile, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<p id=answer></p><script>answer.textContent = 6 * 7</script>")
     assert '<p id="answer">42</p>' in guests.render.enqueue(profile, page.as_uri()).result(timeout=30)
 
 
 @needs_node
-def test_node_answers_within_a_memory_limit(worker: Worker) -> None:
+def test_node_answers_within_a_memory_limit(worker):
     assert guests.ask_node.enqueue("[3, 1, 2].sort().map(n => n * n).join()").result(timeout=30) == "1,4,9"
 
 
-def test_numpy_computes_with_its_own_threads_within_a_memory_limit(worker: Worker) -> None:
+def test_numpy_computes_with_its_own_threads_within_a_memory_limit(worker):
     assert guests.solve.enqueue(500).result(timeout=30) < 1e-9
 
 
-def test_a_hundred_threads_of_a_pool_meet_within_a_memory_limit(worker: Worker) -> None:
+def test_a_hundred_threads_of_a_pool_meet_within_a_memory_limit(worker):
     assert guests.meet_in_threads.enqueue(100).result(timeout=30) == 100
 
 
-def test_jobs_draw_different_numbers_from_a_numpy_that_was_there_before_them(worker: Worker) -> None:
+def test_jobs_draw_different_numbers_from_a_numpy_that_was_there_before_them(worker):
     jobs = [guests.draw_numbers.enqueue() for _ in range(10)]
     drawn = [number for job in jobs for number in job.result(timeout=30)]
     assert len(set(drawn)) == 30
 
 
 @needs_chromium
-def test_a_browser_that_a_job_leaves_open_is_gone_with_it(worker: Worker, profile: str) -> None:
+def test_a_browser_that_a_job_leaves_open_is_gone_with_it(worker, profile):
     guests.browse.enqueue(profile, "return").result(timeout=30)
     eventually(lambda: not left_of(profile, opened(profile)), within_s=2, what="the browser is gone")
 
@@ -100,24 +101,20 @@ def kill(pids: list[int]) -> None:
         ("be cancelled", Outcome.CANCELLED),
     ],
 )
-def test_a_browser_is_gone_with_a_job_that_ends_before_it(
-    worker: Worker, connection: db.Connection, profile: str, then: str, outcome: Outcome
-) -> None:
+def test_a_browser_is_gone_with_a_job_that_ends_before_it(worker, queue, profile, then, outcome):
     job = guests.browse.using(stall=0.5 if then == "stall" else 60).enqueue(profile, then)
     pids = opened(profile)
     if then == "be killed":
         kill([child for child in worker.children() if set(pids) & set(kernel.descendants_of(child))])
     elif then == "be cancelled":
         job.cancel()
-    assert only_attempt(connection, job).outcome is outcome
+    assert only_attempt(queue, job).outcome is outcome
     eventually(lambda: not left_of(profile, pids), within_s=2, what="the browser is gone")
 
 
 @needs_chromium
 @pytest.mark.parametrize("first", ["worker", "zygote"])
-def test_a_browser_stays_without_its_zygote_and_is_gone_with_its_worker(
-    worker: Worker, connection: db.Connection, profile: str, first: str
-) -> None:
+def test_a_browser_stays_without_its_zygote_and_is_gone_with_its_worker(worker, queue, profile, first):
     job = guests.browse.enqueue(profile, "stay")
     pids = opened(profile)
     if first == "zygote":
@@ -131,11 +128,9 @@ def test_a_browser_stays_without_its_zygote_and_is_gone_with_its_worker(
 
 
 @needs_chromium
-def test_a_browser_with_a_growing_page_is_ended_for_its_memory(
-    worker: Worker, connection: db.Connection, profile: str
-) -> None:
+def test_a_browser_with_a_growing_page_is_ended_for_its_memory(worker, queue, profile):
     job = guests.browse_a_growing_page.enqueue(profile)
-    ended = only_attempt(connection, job)
+    ended = only_attempt(queue, job)
     assert (ended.outcome, job.status()) == (Outcome.OUT_OF_MEMORY, State.QUARANTINED)
     assert (ended.peak_memory_bytes or 0) > 512_000_000
     eventually(lambda: not left_of(profile, []), within_s=2, what="the browser is gone")
@@ -143,12 +138,10 @@ def test_a_browser_with_a_growing_page_is_ended_for_its_memory(
 
 @needs_node
 @pytest.mark.parametrize("script", [guests.GROWING_SCRIPT, guests.FAMILY_SCRIPT], ids=["one", "three"])
-def test_node_is_ended_for_the_memory_that_all_its_processes_have_together(
-    worker: Worker, connection: db.Connection, tmp_path: Path, script: str
-) -> None:
+def test_node_is_ended_for_the_memory_that_all_its_processes_have_together(worker, queue, tmp_path, script):
     path = tmp_path / "script.js"
     path.write_text(script)
-    ended = only_attempt(connection, guests.run_node.enqueue(str(path), "3"))
+    ended = only_attempt(queue, guests.run_node.enqueue(str(path), "3"))
     assert ended.outcome is Outcome.OUT_OF_MEMORY
     assert (ended.peak_memory_bytes or 0) > 256_000_000
     eventually(lambda: not left_of(str(path), []), within_s=2, what="node is gone")

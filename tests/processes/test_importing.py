@@ -1,15 +1,9 @@
 """An app that can't be imported for a while, as during a deploy, costs no job anything."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from outlive import db
 from outlive.states import Outcome, State
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import make_ready
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 COLD = ("(recycle_after=100)\ndef version", "(preload=False, max_crashes=1, max_attempts=1)\ndef version")
@@ -23,9 +17,7 @@ BROKEN = {
 
 @pytest.mark.fault(64)
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
-    start: Start, connection: db.Connection, changing: Any, tmp_path: Path, how: str
-) -> None:
+def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(start, queue, changing, tmp_path, how):
     source = tmp_path / f"{changing.__name__}.py"
     text = source.read_text().replace(*COLD)
     source.write_text(text)
@@ -33,12 +25,12 @@ def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
     line, reason = BROKEN[how]
     source.write_text(f"{line}\n{text}")
     jobs = [changing.version.enqueue() for _ in range(3)]
-    eventually(lambda: all(attempts(connection, job) for job in jobs), within_s=20, what="they are tried")
+    eventually(lambda: all(attempts(queue, job) for job in jobs), within_s=20, what="they are tried")
     source.write_text(text)
-    make_ready(connection)
+    queue.make_ready()
     assert [job.result(timeout=40) for job in jobs] == [1, 1, 1]
     for job in jobs:
-        *before, last = attempts(connection, job)
+        *before, last = attempts(queue, job)
         assert {one.outcome for one in before} == {Outcome.RELEASED}
         assert all(reason in (one.error or "") for one in before)
         assert last.outcome is Outcome.SUCCEEDED
@@ -46,15 +38,13 @@ def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
 
 
 @pytest.mark.fault(64)
-def test_an_interpreter_that_cannot_be_executed_blames_no_job(
-    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
-) -> None:
+def test_an_interpreter_that_cannot_be_executed_blames_no_job(start, queue, changing, tmp_path):
     source = tmp_path / f"{changing.__name__}.py"
     source.write_text("import sys; sys.executable = '/nowhere/python'\n" + source.read_text().replace(*COLD))
     start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
     job = changing.version.enqueue()
-    eventually(lambda: attempts(connection, job), within_s=20, what="it is tried")
-    (first, *_) = attempts(connection, job)
+    eventually(lambda: attempts(queue, job), within_s=20, what="it is tried")
+    (first, *_) = attempts(queue, job)
     assert first.outcome is Outcome.RELEASED
     assert "can't be executed" in (first.error or "")
     assert job.status() in (State.PENDING, State.RUNNING)
@@ -62,8 +52,8 @@ def test_an_interpreter_that_cannot_be_executed_blames_no_job(
 
 @pytest.mark.fault(64)
 def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_it_for_the_next(
-    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
-) -> None:
+    start, queue, changing, tmp_path
+):
     source = tmp_path / f"{changing.__name__}.py"
     options, cold = COLD
     text = source.read_text().replace(options, cold.replace("preload=False", "preload=False, recycle_after=100"))
@@ -72,16 +62,14 @@ def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_i
     assert changing.version.enqueue().result(timeout=20) == 1
     source.write_text(f"import nowhere_to_be_found\n{text}")
     job = changing.version.enqueue()
-    eventually(lambda: attempts(connection, job), within_s=20, what="it is tried")
-    assert attempts(connection, job)[0].outcome is Outcome.RELEASED
+    eventually(lambda: attempts(queue, job), within_s=20, what="it is tried")
+    assert attempts(queue, job)[0].outcome is Outcome.RELEASED
     source.write_text(text)
-    make_ready(connection)
+    queue.make_ready()
     assert job.result(timeout=40) == 1
 
 
-def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_begin(
-    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
-) -> None:
+def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_begin(start, queue, changing, tmp_path):
     source = tmp_path / f"{changing.__name__}.py"
     text = source.read_text().replace("(recycle_after=100)\ndef wait", "(preload=False)\ndef wait")
     source.write_text(text)
@@ -96,6 +84,6 @@ def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_
     eventually(importing.exists, within_s=20)
     job.cancel()
     assert finished(job) is State.CANCELLED
-    [attempt] = attempts(connection, job)
+    [attempt] = attempts(queue, job)
     assert attempt.signal is None, "no kill was needed"
     assert not path.with_suffix(".started").exists()

@@ -7,11 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import db
 from outlive.model import Claimed, Lane, LaneState, Sourced
 from outlive.worker.lanes import NEEDS_SLOT, SATED, SLACK, LaneKey, Lanes
 from tests import faults
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,7 +49,7 @@ def claimed(lane: Lane) -> Claimed:
     return Claimed(1, uuid4(), 1, *key, MOMENT, 0, 0, 0, b"{}", None)
 
 
-def test_a_source_is_waited_for_only_until_it_may_be_asked() -> None:
+def test_a_source_is_waited_for_only_until_it_may_be_asked():
     lanes = Lanes()
     shop = LaneState("default", "shop", "visit", 5, datetime.now(UTC), ready=True)
     lanes.found_sourced(Sourced([shop], {}, None), ("", ""), 99.0)
@@ -60,13 +58,13 @@ def test_a_source_is_waited_for_only_until_it_may_be_asked() -> None:
     assert lanes.opens_in_s(102.5) is None, "it may be asked now: a worker that does not ask is not to be hurried"
 
 
-def test_a_lane_of_another_kind_is_not_passed_over_for_a_less_urgent_one() -> None:
+def test_a_lane_of_another_kind_is_not_passed_over_for_a_less_urgent_one():
     lanes = found((WARM, 0), ("fresh", 1), (WARM, 1), (WARM, 9))
     assert names(offered(lanes)) == [(WARM, 0), (WARM, 1)]
     assert names(offered(found((WARM, 0), (WARM, 9)))) == [(WARM, 0), (WARM, 9)]
 
 
-def test_jobs_of_sources_are_claimed_in_the_order_of_their_priorities() -> None:
+def test_jobs_of_sources_are_claimed_in_the_order_of_their_priorities():
     lanes = found(("fresh", 3), ("fresh", 9))
     sourced = [LaneState("default", f"site-{n}", "visit", n, MOMENT, ready=True) for n in (1, 5)]
     lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
@@ -76,7 +74,7 @@ def test_jobs_of_sources_are_claimed_in_the_order_of_their_priorities() -> None:
     assert names(offered(lanes, now=1.5)) == [("site-1", 1)]
 
 
-def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot() -> None:
+def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot():
     lanes = found((WARM, 5), ("fresh", 4), ("fresh", 5), (WARM, 6))
 
     def ahead(key: LaneKey) -> object:
@@ -87,7 +85,7 @@ def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot() -> N
     assert names(offered(lanes, ahead)) == [(WARM, 5)]
 
 
-def test_nothing_more_is_given_ahead_when_it_is_the_turn_of_a_lane_that_has_no_slot() -> None:
+def test_nothing_more_is_given_ahead_when_it_is_the_turn_of_a_lane_that_has_no_slot():
     lanes = found((WARM, 5), ("fresh", 5))
 
     def ahead(key: LaneKey) -> object:
@@ -99,7 +97,7 @@ def test_nothing_more_is_given_ahead_when_it_is_the_turn_of_a_lane_that_has_no_s
     assert names(offered(lanes)) == [("fresh", 5)]
 
 
-def test_a_lane_whose_children_have_enough_holds_back_only_what_is_less_urgent() -> None:
+def test_a_lane_whose_children_have_enough_holds_back_only_what_is_less_urgent():
     def ahead(key: LaneKey) -> object:
         return "ahead" if key.task == WARM else SATED
 
@@ -107,13 +105,13 @@ def test_a_lane_whose_children_have_enough_holds_back_only_what_is_less_urgent()
     assert names(offered(found(("fed", 4), (WARM, 5)), ahead)) == []
 
 
-def test_the_lanes_of_a_paused_queue_are_not_offered_again() -> None:
+def test_the_lanes_of_a_paused_queue_are_not_offered_again():
     lanes = found(("fresh", 0), (WARM, 9))
     lanes.found([LaneState("default", "", WARM, 9, MOMENT, ready=True)], {"default"})
     assert names(offered(lanes)) == [(WARM, 9)]
 
 
-def test_a_lane_that_was_emptied_keeps_some_slack_for_jobs_whose_transactions_commit_late() -> None:
+def test_a_lane_that_was_emptied_keeps_some_slack_for_jobs_whose_transactions_commit_late():
     lanes = found(("few", 0), ("many", 5))
     both = offered(lanes)
     lanes.claimed(both, [claimed(both[0]), claimed(both[1])], limit=2)
@@ -121,7 +119,7 @@ def test_a_lane_that_was_emptied_keeps_some_slack_for_jobs_whose_transactions_co
     assert marks == {"few": MOMENT - SLACK, "many": MOMENT}
 
 
-def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones() -> None:
+def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones():
     lanes = found(("fresh", 0), (WARM, 9))
     urgent = offered(lanes)
     lanes.claimed(urgent, [], limit=4)
@@ -136,7 +134,7 @@ def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones() -> None:
     assert not lanes, "what ran dry keeps no worker from resting"
 
 
-def test_lanes_of_one_priority_take_turns() -> None:
+def test_lanes_of_one_priority_take_turns():
     lanes, tasks = Lanes(), ("a", "b", "c")
     states = [LaneState("default", "", task, 5, MOMENT, ready=True) for task in tasks]
     served = []
@@ -155,7 +153,7 @@ def with_sources(lanes: Lanes, sources: int, priority: int = 5) -> Lanes:
 
 
 @pytest.mark.fault(76)
-def test_a_lane_without_a_source_gets_every_second_turn_beside_thousands_of_sources() -> None:
+def test_a_lane_without_a_source_gets_every_second_turn_beside_thousands_of_sources():
     lanes = with_sources(Lanes(), 3000)
     lanes.add([LaneKey("default", "", "fresh", 5)])
     served = []
@@ -166,7 +164,7 @@ def test_a_lane_without_a_source_gets_every_second_turn_beside_thousands_of_sour
     assert served == ["site-0000", "fresh", "site-0004", "fresh", "site-0008", "fresh"]
 
 
-def test_a_lane_without_a_source_gets_its_turn_while_thousands_of_sources_admit_nothing() -> None:
+def test_a_lane_without_a_source_gets_its_turn_while_thousands_of_sources_admit_nothing():
     lanes = with_sources(Lanes(), 3000)
     lanes.add([LaneKey("default", "", "fresh", 5)])
     first = offered(lanes)
@@ -175,7 +173,7 @@ def test_a_lane_without_a_source_gets_its_turn_while_thousands_of_sources_admit_
     assert names(offered(lanes)) == [("fresh", 5)]
 
 
-def test_more_urgent_jobs_of_sources_cost_less_urgent_ones_no_turn() -> None:
+def test_more_urgent_jobs_of_sources_cost_less_urgent_ones_no_turn():
     lanes = found(("fresh", 5))
     sourced = [LaneState("default", name, "visit", priority, MOMENT, ready=True) for name, priority in SITES]
     lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
@@ -191,7 +189,7 @@ def test_more_urgent_jobs_of_sources_cost_less_urgent_ones_no_turn() -> None:
     assert served[1::2] == [("fresh", 5), ("site", 5)] * 2
 
 
-def test_a_lane_keeps_its_place_while_its_source_admits_others() -> None:
+def test_a_lane_keeps_its_place_while_its_source_admits_others():
     lanes = Lanes()
     sourced = [LaneState("default", "shop", task, 5, MOMENT, ready=True) for task in ("visit", "buy")]
     lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
@@ -200,7 +198,7 @@ def test_a_lane_keeps_its_place_while_its_source_admits_others() -> None:
     assert [lane.task for lane in offered(lanes)] == ["buy", "visit"]
 
 
-def test_a_look_through_some_sources_says_nothing_of_the_others() -> None:
+def test_a_look_through_some_sources_says_nothing_of_the_others():
     def states(*sources: str) -> list[LaneState]:
         return [LaneState("default", source, "visit", 5, MOMENT, ready=True) for source in sources]
 
@@ -219,9 +217,7 @@ def test_a_look_through_some_sources_says_nothing_of_the_others() -> None:
 
 @pytest.mark.fault(65)
 @pytest.mark.usefixtures("faults_app")
-def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
-    start: Start, connection: db.Connection
-) -> None:
+def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(start, queue):
     tasks = (
         faults.warm.using(queue="a"),
         faults.add.using(queue="b"),
@@ -232,29 +228,29 @@ def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
     faults.app.enqueue_many(jobs)
     start(slots=2)
     finished = "select count(*) from outlive.attempts where state = 'succeeded'"
-    eventually(lambda: connection.execute(finished).fetchone() == (len(jobs),), within_s=60, what="all are done")
+    eventually(lambda: queue.execute(finished).fetchone() == (len(jobs),), within_s=60, what="all are done")
     # Jobs of one claim have the same time: the worker sorts them.
     order = "select priority from outlive.attempts join outlive.jobs on id = job_id order by started_at, priority"
-    priorities = [row[0] for row in connection.execute(order)]
+    priorities = [row[0] for row in queue.execute(order)]
     assert priorities == sorted(priorities)
 
 
 @pytest.mark.fault(65)
 @pytest.mark.usefixtures("faults_app")
-def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connection) -> None:
+def test_an_urgent_job_waits_for_no_backlog(start, queue):
     """Once the worker knows of it, every job that it claims is at least as urgent."""
     faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
     start(slots=2)
 
     def done(many: int) -> bool:
         query = "select count(*) >= %s from outlive.attempts"
-        return connection.execute(query, [many]).fetchone() == (True,)
+        return queue.execute(query, [many]).fetchone() == (True,)
 
     for n in range(1, 6):
         eventually(partial(done, 20 * n), within_s=30, what="it works")
         urgent = faults.add.using(priority=n % 3).enqueue(n)
         assert urgent.result(timeout=10) == n
-    late = connection.execute(
+    late = queue.execute(
         "select count(*) from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
         " where j.priority = 9 and exists (select from outlive.attempts u join outlive.jobs v on v.id = u.job_id"
         "   where v.priority < 9 and u.token > a.token and a.started_at > v.created_at + interval '1 s')"
@@ -263,15 +259,15 @@ def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connect
 
 
 @pytest.mark.usefixtures("faults_app")
-def test_a_job_of_another_task_gets_its_turn_beside_a_warm_backlog(start: Start, connection: db.Connection) -> None:
+def test_a_job_of_another_task_gets_its_turn_beside_a_warm_backlog(start, queue):
     faults.app.enqueue_many(faults.warm.job(n) for n in range(30_000))
     start(slots=2)
     begun = "select count(*) > 100 from outlive.attempts"
-    eventually(lambda: connection.execute(begun).fetchone() == (True,), within_s=30, what="it works")
+    eventually(lambda: queue.execute(begun).fetchone() == (True,), within_s=30, what="it works")
     other = faults.add.enqueue(1, 1)
     assert other.result(timeout=10) == 2
     later = (
         "select exists (select from outlive.waiting) or exists (select from outlive.attempts a where a.started_at >"
         " (select b.ended_at from outlive.attempts b where b.job_id = %s))"
     )
-    assert connection.execute(later, [other.id]).fetchone() == (True,), "the backlog was there when it ended"
+    assert queue.execute(later, [other.id]).fetchone() == (True,), "the backlog was there when it ended"

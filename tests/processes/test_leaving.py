@@ -4,21 +4,20 @@ import os
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from outlive import kernel
 from tests import faults
 from tests.driving.jobs import number_in
-from tests.driving.workers import Start, alive, all_gone, cmdline, stopped
+from tests.driving.workers import alive, all_gone, cmdline, stopped
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.mark.parametrize("how", ["os._exit", "our loop"])
-def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start: Start, how: str) -> None:
+def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start, how):
     worker = start(slots=1)
     pid = faults.stay_after_the_end.enqueue(how).result(timeout=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
@@ -27,7 +26,7 @@ def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start: Start, h
     assert ("after its last job: it is killed" in worker.log()) == (how == "our loop")
 
 
-def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -> None:
+def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start):
     worker = start(slots=1)
     pid = faults.stay_warm_for_ever.enqueue().result(timeout=20)
     worker.send(signal.SIGHUP)
@@ -36,7 +35,7 @@ def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -
 
 
 @pytest.mark.parametrize("which", ["zygote", "parent"])
-def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start: Start, which: str) -> None:
+def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start, which):
     worker = start(slots=1)
     above = worker.zygote() if which == "zygote" else eventually(worker.parents)[0]
 
@@ -51,7 +50,7 @@ def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start
         assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
 
 
-def test_a_stopped_zygote_does_not_outlive_its_worker(start: Start) -> None:
+def test_a_stopped_zygote_does_not_outlive_its_worker(start):
     worker = start(slots=1)
     tree = worker.tree()
 
@@ -67,7 +66,7 @@ def test_a_stopped_zygote_does_not_outlive_its_worker(start: Start) -> None:
 
 @pytest.mark.fault(62)
 @pytest.mark.parametrize("end", ["its job", "its parent", "its worker"])
-def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
+def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start, tmp_path, end):
     worker = start(slots=1)
     job = faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=end != "its job")
     pid = number_in(tmp_path / "daemon")
@@ -81,7 +80,7 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Sta
     eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")
 
 
-def test_a_process_started_by_the_script_that_became_the_worker_stays(start: Start) -> None:
+def test_a_process_started_by_the_script_that_became_the_worker_stays(start):
     worker = start(slots=1, within=["sh", "-c", 'sleep 300 & exec "$@"', "sh"])
     (older,) = [pid for pid in kernel.children_of(worker.pid) if b"sleep" in cmdline(pid)]
     zygote = worker.zygote()
@@ -95,7 +94,7 @@ def test_a_process_started_by_the_script_that_became_the_worker_stays(start: Sta
 
 
 @pytest.mark.fault(57)
-def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start: Start, tmp_path: Path) -> None:
+def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start, tmp_path):
     setpriv = shutil.which("setpriv")
     if os.getuid() != 0 or setpriv is None:
         pytest.skip("only root can leave a process of root's behind")

@@ -8,17 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlive import config, db
+from outlive import config
 from outlive.client.job import Job
 from outlive.states import State
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import value
-from tests.driving.workers import Start, Worker
+from tests.driving.making import Queue
+from tests.driving.workers import Worker
 from tests.processes import talking
 
 TALKING = "tests.processes.talking:app"
@@ -37,14 +36,12 @@ def said_by(worker: Worker, job: Job[Any]) -> list[str]:
     return [f"{level} {text}" for level, text in lines]
 
 
-def output_of(connection: db.Connection, job: Job[Any]) -> str:
-    (attempt,) = attempts(connection, job)
+def output_of(queue: Queue, job: Job[Any]) -> str:
+    (attempt,) = attempts(queue, job)
     return attempt.output or ""
 
 
-def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(
-    start: Start, connection: db.Connection
-) -> None:
+def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(start, queue):
     worker = start(target=TALKING)
     job, new = talking.talk.enqueue(), talking.talk_in_a_new_interpreter.enqueue()
     own, hostile = talking.configure_and_talk.enqueue(), talking.shout.enqueue()
@@ -64,7 +61,7 @@ def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(
         "INFO from a program",
         "INFO unfinished",
     ]
-    assert output_of(connection, job).splitlines() == [
+    assert output_of(queue, job).splitlines() == [
         "printed",
         "INFO shop.parser: parsed 3 pages",
         "to stderr",
@@ -75,22 +72,19 @@ def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(
         "from a program",
         "unfinished",
     ]
-    assert output_of(connection, new) == "INFO shop: in a new interpreter\n"
-    assert output_of(connection, own) == "DEBUG of my own: heard\n"
+    assert output_of(queue, new) == "INFO shop: in a new interpreter\n"
+    assert output_of(queue, own) == "DEBUG of my own: heard\n"
     assert said_by(worker, own) == ["INFO DEBUG of my own: heard"]
     for one, word in zip(warm, ("one", "", "two", ""), strict=True):
-        assert output_of(connection, one) == (f"printed {word}\nWARNING shop.parser: logged {word}\n" if word else "")
+        assert output_of(queue, one) == (f"printed {word}\nWARNING shop.parser: logged {word}\n" if word else "")
         assert said_by(worker, one) == ([f"INFO printed {word}", f"WARNING shop.parser: logged {word}"] if word else [])
     assert finished(dead) is State.QUARANTINED
-    assert output_of(connection, dead) == "last words"
+    assert output_of(queue, dead) == "last words"
     shouted = said_by(worker, hostile)
     assert shouted[0] == ("INFO \\x1b[2J2030-01-01T00:00:00.000Z ERROR   outlive.worker: Dead worker detected\\r")
     assert shouted[1].endswith("\\x00binary")
     assert shouted[2] == "INFO \\x1eERROR"
-    assert shouted[4:6] == [
-        "INFO shop.parser: first",
-        "INFO shop.parser: second \\x1b[31m postgresql://me:***@host/db",
-    ]
+    assert shouted[4:6] == ["INFO shop.parser: first", "INFO shop.parser: second \\x1b[31m postgresql://me:***@host/db"]
     assert 60_000 < sum(map(len, shouted[6:])) < 200_000
     assert f"lines of job {hostile.id} were left out" in worker.log()
     assert "\x1b" not in worker.log()
@@ -103,7 +97,7 @@ TRACEBACK = [
 ]
 
 
-def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start: Start, connection: db.Connection) -> None:
+def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     worker = start(target=TALKING, log_format="json", job_log_level="warning")
     job, flood, failing = talking.talk.enqueue(), talking.flood.enqueue(20_000), talking.fail.enqueue()
     worker.says(f"Job {failing.id} failed with code 1")
@@ -111,7 +105,7 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start: Start, con
         assert finished(one) is State.SUCCEEDED
         worker.says(f"Job {one.id} completed successfully")
     lines = [json.loads(line) for line in worker.log().splitlines()]
-    worker_id = str(value(connection, "select id from outlive.workers"))
+    worker_id = str(queue.value("select id from outlive.workers"))
     (record,) = [line for line in lines if line.get("stream") == "log"]
     assert {key: record[key] for key in ("job_id", "task", "attempt", "level", "logger")} == {
         "job_id": str(job.id),
@@ -138,14 +132,12 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start: Start, con
         assert line["worker"] == worker_id
         assert 0 <= line["duration_s"] < 10
         assert {"task", "attempt"} <= line.keys()
-    kept = output_of(connection, flood)
+    kept = output_of(queue, flood)
     assert kept.startswith("[1")
     assert kept.endswith("line 19998\nline 19999\n")
 
 
-def test_a_running_job_is_followed_to_its_end(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+def test_a_running_job_is_followed_to_its_end(start, queue, database_url, tmp_path):
     start(target=TALKING)
     job = talking.talk_until.enqueue(str(tmp_path / "over"))
     following = ["-m", "outlive", "logs", str(job.id), "--follow"]
@@ -162,6 +154,6 @@ def test_a_running_job_is_followed_to_its_end(
         heard += process.stdout.readlines()
         assert process.wait(10) == 0
     assert finished(job) is State.SUCCEEDED
-    assert "".join(heard) == output_of(connection, job)
+    assert "".join(heard) == output_of(queue, job)
     assert heard[:2] == ["begun\n", "INFO shop.parser: waiting 1\n"]
     assert heard[-1] == "over\n"

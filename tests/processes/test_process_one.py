@@ -10,7 +10,7 @@ import pytest
 
 from outlive import State, kernel
 from tests import faults
-from tests.driving.workers import Start, alive
+from tests.driving.workers import alive
 from tests.waiting import eventually
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -36,7 +36,7 @@ def zombies(pid: int) -> list[int]:
     return [one for one in kernel.descendants_of(pid) if not alive(one)]
 
 
-def test_a_worker_as_process_one_reaps_orphans_and_stops_in_order(start: Start, tmp_path: Path) -> None:
+def test_a_worker_as_process_one_reaps_orphans_and_stops_in_order(start, tmp_path):
     outer = start(slots=2, within=UNSHARE)
     (first,) = kernel.children_of(outer.pid)
     assert number_inside(first) == "1"

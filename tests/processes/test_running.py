@@ -1,25 +1,20 @@
 """One worker, one job at a time: how jobs run, end, and leave evidence."""
 
 import signal
-from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
-from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.databases import end_sessions
 from tests.driving.jobs import attempts, begun, finished
-from tests.driving.making import make
-from tests.driving.workers import Start, all_gone
+from tests.driving.workers import all_gone
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
-def test_plain_async_warm_and_cold_jobs_give_their_results(start: Start) -> None:
+def test_plain_async_warm_and_cold_jobs_give_their_results(start):
     start()
     jobs = [faults.add.enqueue(1, 2), faults.add_slowly.enqueue(3, 4)]
     assert [job.result(timeout=30) for job in jobs] == [3, 7]
@@ -28,9 +23,7 @@ def test_plain_async_warm_and_cold_jobs_give_their_results(start: Start) -> None
     assert faults.cold.enqueue().result(timeout=30)
 
 
-def test_a_job_that_kills_its_process_is_quarantined_after_three_kills_with_the_cause(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_job_that_kills_its_process_is_quarantined_after_three_kills_with_the_cause(start, queue):
     start()
     causes = {
         faults.die_by.enqueue("SIGSEGV"): ("SIGSEGV", None),
@@ -42,55 +35,53 @@ def test_a_job_that_kills_its_process_is_quarantined_after_three_kills_with_the_
     healthy = [faults.add.enqueue(n, n) for n in range(20)]
     for killer, cause in causes.items():
         assert finished(killer) is State.QUARANTINED
-        found = attempts(connection, killer)
+        found = attempts(queue, killer)
         assert [(one.outcome, one.signal, one.exit_code) for one in found] == [(Outcome.CRASHED, *cause)] * 3
         assert all(one.peak_memory_bytes and one.cpu_s is not None for one in found)
     assert [job.result(timeout=30) for job in healthy] == [2 * n for n in range(20)]
 
 
-def test_exceptions_are_failures_and_never_crashes(start: Start, connection: db.Connection) -> None:
+def test_exceptions_are_failures_and_never_crashes(start, queue):
     start()
     job, left = faults.raise_error.enqueue("not this"), faults.leave.enqueue(7)
     assert finished(job) is State.FAILED
     assert finished(left) is State.FAILED
-    found = attempts(connection, job)
+    found = attempts(queue, job)
     assert [a.outcome for a in found] == [Outcome.FAILED] * 2
     assert found[0].error == "ValueError: not this"
     assert "raise_error" in (found[0].stack or "")
-    assert "SystemExit: 7" in (attempts(connection, left)[0].error or "")
+    assert "SystemExit: 7" in (attempts(queue, left)[0].error or "")
 
 
-def test_a_stopped_child_is_ended_too(start: Start, connection: db.Connection) -> None:
+def test_a_stopped_child_is_ended_too(start, queue):
     start()
     job = faults.stop_itself.using(timeout=0.5).enqueue()
     assert finished(job) is State.FAILED
-    assert attempts(connection, job)[0].outcome is Outcome.TIMED_OUT
+    assert attempts(queue, job)[0].outcome is Outcome.TIMED_OUT
 
 
-def test_a_memory_error_is_a_failure(start: Start, connection: db.Connection) -> None:
+def test_a_memory_error_is_a_failure(start, queue):
     start()
     job = faults.raise_memory_error.enqueue()
     assert finished(job) is State.FAILED
-    assert attempts(connection, job)[0].outcome is Outcome.OUT_OF_MEMORY
+    assert attempts(queue, job)[0].outcome is Outcome.OUT_OF_MEMORY
 
 
-def test_exceptions_that_cannot_be_printed_or_are_huge_are_kept_within_bounds(
-    start: Start, connection: db.Connection
-) -> None:
+def test_exceptions_that_cannot_be_printed_or_are_huge_are_kept_within_bounds(start, queue):
     start()
     odd, huge = faults.raise_unprintable.enqueue(), faults.raise_huge.enqueue()
     assert finished(odd) is finished(huge) is State.FAILED
-    assert "Unprintable" in (attempts(connection, odd)[0].error or "")
-    assert len(attempts(connection, huge)[0].error or "") < 10_000
+    assert "Unprintable" in (attempts(queue, odd)[0].error or "")
+    assert len(attempts(queue, huge)[0].error or "") < 10_000
 
 
-def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start: Start) -> None:
+def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start):
     start()
     assert faults.exhaust_descriptors.enqueue().result(timeout=30) > 100
     assert faults.add.enqueue(1, 1).result(timeout=30) == 2
 
 
-def test_grandchildren_do_not_survive_their_job(start: Start, tmp_path: Path) -> None:
+def test_grandchildren_do_not_survive_their_job(start, tmp_path):
     start()
     path = tmp_path / "grandchild"
     faults.leave_grandchildren.enqueue(str(path)).result(timeout=30)
@@ -98,7 +89,7 @@ def test_grandchildren_do_not_survive_their_job(start: Start, tmp_path: Path) ->
     all_gone(pids, within_s=2, what="the grandchildren are gone")
 
 
-def test_a_job_that_kills_the_zygote_harms_no_job(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_a_job_that_kills_the_zygote_harms_no_job(start, queue, tmp_path):
     worker = start()
     neighbour = faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -108,7 +99,7 @@ def test_a_job_that_kills_the_zygote_harms_no_job(start: Start, connection: db.C
     assert killer.status() is State.RUNNING
     (tmp_path / "go").touch()
     assert neighbour.result(timeout=20) == "seen"
-    assert [one.outcome for one in attempts(connection, neighbour)] == [Outcome.SUCCEEDED]
+    assert [one.outcome for one in attempts(queue, neighbour)] == [Outcome.SUCCEEDED]
     killer.cancel()
     assert finished(killer) is State.CANCELLED
     eventually(lambda: not worker.orphaned_parents(), what="the parents of the dead zygote go with its last job")
@@ -117,16 +108,16 @@ def test_a_job_that_kills_the_zygote_harms_no_job(start: Start, connection: db.C
 @pytest.mark.fault(67)
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start: Start, connection: db.Connection) -> None:
+def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start, queue):
     start(slots=3)
     killer = faults.kill_every_zygote.using(max_losses=1).enqueue()
     assert finished(killer, State.QUARANTINED, within_s=150) is State.QUARANTINED
-    (lost,) = attempts(connection, killer)
+    (lost,) = attempts(queue, killer)
     assert (lost.outcome, lost.error) == (Outcome.LOST, "10 zygotes died in a short time while it ran")
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
 
 
-def test_jobs_enqueue_and_wait_through_the_supervisor(start: Start) -> None:
+def test_jobs_enqueue_and_wait_through_the_supervisor(start):
     start()
     *ids, answer = faults.spawn_more.enqueue(3).result(timeout=30)
     assert answer == 42
@@ -134,34 +125,32 @@ def test_jobs_enqueue_and_wait_through_the_supervisor(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("faults_app")
-def test_a_job_may_wait_for_other_jobs(start: Start, connection: db.Connection) -> None:
+def test_a_job_may_wait_for_other_jobs(start, queue):
     start(slots=2)
     assert faults.gather_more.enqueue(3).result(timeout=30) == [0, 2, 4, 0, 2, 4]
-    eventually(lambda: connection.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
+    eventually(lambda: queue.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
 
 
-def test_many_threads_live_within_a_memory_limit(start: Start) -> None:
+def test_many_threads_live_within_a_memory_limit(start):
     start()
     assert faults.many_threads.using(memory="256MB").enqueue(100).result(timeout=30) == 100
 
 
-def test_every_backend_gone_at_once_loses_nothing(
-    start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
-) -> None:
+def test_every_backend_gone_at_once_loses_nothing(start, queue, admin):
     start()
     jobs = faults.app.enqueue_many(faults.warm.job(n) for n in range(3000))
     for _ in range(5):
-        eventually(lambda: connection.execute("select count(*) from outlive.attempts").fetchone() != (0,))
-        end_sessions(admin, keep=connection)
+        eventually(lambda: queue.execute("select count(*) from outlive.attempts").fetchone() != (0,))
+        end_sessions(admin, keep=queue)
     for job in jobs:
         job.result(timeout=60)
-    assert connection.execute(
+    assert queue.execute(
         "select count(*), count(distinct job_id) from outlive.attempts where state = 'succeeded'"
     ).fetchone() == (3000, 3000)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_worker_whose_standard_streams_are_closed_runs_jobs(start: Start, closed: str) -> None:
+def test_a_worker_whose_standard_streams_are_closed_runs_jobs(start, closed):
     worker = start(slots=1, wait=False, within=("sh", "-c", f'exec "$@" {closed}', "sh"))
     assert faults.add.enqueue(20, 22).result(timeout=30) == 42
     assert worker.stop() == 0
@@ -182,9 +171,7 @@ def version():
 """
 
 
-def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(start, queue, tmp_path):
     source = tmp_path / "slowly_imported.py"
     source.write_text(SLOWLY_IMPORTED)
     worker = start(slots=1, target="slowly_imported:app", folder=tmp_path, wait=False)
@@ -194,6 +181,6 @@ def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(
     (tmp_path / "go").touch()
     worker.started()
     worker.says("the app was reloaded")
-    make(connection, "slowly_imported.version", notify=True)
+    queue.make("slowly_imported.version", notify=True)
     results = "select result::text from outlive.attempts"
-    eventually(lambda: connection.execute(results).fetchall() == [("22",)], within_s=20)
+    eventually(lambda: queue.execute(results).fetchall() == [("22",)], within_s=20)

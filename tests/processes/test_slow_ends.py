@@ -2,22 +2,19 @@
 
 import asyncio
 
-from outlive import db
 from outlive.model import Ended
 from outlive.states import State
 from outlive.worker.leases import Leases
 from outlive.worker.slow_ends import SlowEnds
-from tests.driving.making import WORKER, Connect, claim, make_many, register_worker, state_of
+from tests.driving.making import WORKER
 
 RECORDS = b'[{"scope": "prices", "key": "k", "data": 1, "strength": 1}]'
 
 
-def test_ends_that_are_locked_delay_only_each_other(
-    connection: db.Connection, connect: Connect, database_url: str
-) -> None:
-    register_worker(connection)
-    make_many(connection, 4)
-    *locked, last_locked, free = claim(connection)
+def test_ends_that_are_locked_delay_only_each_other(queue, connect, database_url):
+    queue.register_worker()
+    queue.make_many(4)
+    *locked, last_locked, free = queue.claim()
     stranger = connect()
 
     async def write() -> None:
@@ -41,4 +38,4 @@ def test_ends_that_are_locked_delay_only_each_other(
     stranger.execute("begin")
     stranger.execute("select from outlive.running where token <> %s for update", [free.token])
     asyncio.run(write())
-    assert {state_of(connection, job.id) for job in (*locked, last_locked, free)} == {State.SUCCEEDED}
+    assert {queue.state_of(job.id) for job in (*locked, last_locked, free)} == {State.SUCCEEDED}

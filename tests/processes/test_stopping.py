@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import outlive
-from outlive import db, kernel
+from outlive import kernel
 from outlive.states import State
 from tests import faults
-from tests.driving.making import value
+from tests.driving.making import Queue
 from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
@@ -27,21 +27,19 @@ def hold(path: Path, *ways: str) -> list[outlive.Job[None]]:
 
 
 def assert_all_succeed_and_none_is_charged(
-    start: Start, connection: db.Connection, jobs: list[outlive.Job[None]], path: Path
+    start: Start, queue: Queue, jobs: list[outlive.Job[None]], path: Path
 ) -> None:
     """Let the jobs go on in a new worker. A single failure, crash or loss would have ended them."""
     path.touch()
     start(slots=SLOTS)
     eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=60, what="all succeed")
-    counts = connection.execute("select distinct failures, crashes, losses from outlive.attempts").fetchall()
+    counts = queue.execute("select distinct failures, crashes, losses from outlive.attempts").fetchall()
     assert counts == [(0, 0, 0)]
 
 
 @pytest.mark.parametrize("first", ["children", "supervisor"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
-    start: Start, connection: db.Connection, tmp_path: Path, first: str, number: signal.Signals
-) -> None:
+def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(start, queue, tmp_path, first, number):
     """systemd stops a unit in this way, in any order of the processes."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
     jobs = hold(path, "plainly", "with a process")
@@ -49,12 +47,10 @@ def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
     for pid in tree if first == "supervisor" else reversed(tree):
         kernel.kill(pid, number)
     assert worker.process.wait(40) == 0
-    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+    assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
-def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(start, queue, tmp_path):
     """When the worker hears of the stop, the jobs have failed because of it."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
     jobs = hold(path, "with a process")
@@ -64,18 +60,16 @@ def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(
     for number in (signal.SIGTERM, signal.SIGCONT):
         kernel.kill(worker.pid, number)
     assert worker.process.wait(40) == 0
-    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+    assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
-def test_a_job_whose_process_is_killed_alone_has_failed(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_whose_process_is_killed_alone_has_failed(start, queue, tmp_path):
     start(slots=1)
     job = faults.hold.enqueue(str(tmp_path / "never"), "with a process")
     eventually(lambda: pids_of_jobs(tmp_path))
     kill_processes_of_jobs(tmp_path)
     eventually(lambda: job.status() is State.FAILED)
-    (only,) = connection.execute("select outcome, error from outlive.attempts").fetchall()
+    (only,) = queue.execute("select outcome, error from outlive.attempts").fetchall()
     assert only == ("failed", "RuntimeError: its process died")
 
 
@@ -90,9 +84,7 @@ def kill_processes_of_jobs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["children", "supervisor"])
-def test_a_kill_after_a_stop_is_charged_to_no_job(
-    start: Start, connection: db.Connection, tmp_path: Path, first: str
-) -> None:
+def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first):
     """docker does this after ten seconds, whatever the grace."""
     worker, path = start(slots=SLOTS, grace_s="60"), tmp_path / "go on"
     jobs = hold(path, "stubbornly")
@@ -100,40 +92,36 @@ def test_a_kill_after_a_stop_is_charged_to_no_job(
     for pid in tree if first == "supervisor" else reversed(tree):
         kernel.kill(pid, signal.SIGTERM)
     told = "select stop_requested_at is not null from outlive.workers"
-    eventually(lambda: connection.execute(told).fetchall() == [(True,)], what="the database knows of the stop")
+    eventually(lambda: queue.execute(told).fetchall() == [(True,)], what="the database knows of the stop")
     for pid in tree if first == "supervisor" else reversed(tree):
         kernel.kill(pid)
     worker.process.wait(10)
-    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+    assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
-def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(start, queue, tmp_path):
     worker = start(slots=1)
     job = faults.hold.enqueue(str(tmp_path / "never"), "plainly")
     eventually(lambda: list(tmp_path.glob("*.begun")))
     (pid,) = pids_of_jobs(tmp_path)
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: job.status() is State.QUARANTINED)
-    assert connection.execute("select outcome, signal from outlive.attempts").fetchall() == [("crashed", "SIGTERM")]
+    assert queue.execute("select outcome, signal from outlive.attempts").fetchall() == [("crashed", "SIGTERM")]
     assert alive(worker.pid)
 
 
-def test_a_worker_with_many_jobs_ahead_stops_soon_and_gives_them_all_back(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_worker_with_many_jobs_ahead_stops_soon_and_gives_them_all_back(start, queue):
     faults.app.enqueue_stream(faults.warm.job(n) for n in range(20_000))
     worker = start(slots=4)
     ahead = "select count(*) from outlive.running"
-    eventually(lambda: value(connection, ahead) > 2000, within_s=30, what="its children have many jobs ahead")
+    eventually(lambda: queue.value(ahead) > 2000, within_s=30, what="its children have many jobs ahead")
     kernel.kill(worker.pid, signal.SIGTERM)
     assert worker.process.wait(10) == 0
-    assert value(connection, ahead) == 0
+    assert queue.value(ahead) == 0
     assert "does not answer" not in worker.log()
 
 
-def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usual(start: Start, tmp_path: Path) -> None:
+def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usual(start, tmp_path):
     marker = tmp_path / "importing"
     (tmp_path / "slow.py").write_text(
         f"import pathlib, time, outlive\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(60)\napp = outlive.App()\n"

@@ -4,18 +4,16 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from outlive import Job, db, store
+from outlive import Job, store
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import value
-from tests.driving.workers import Start
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -30,73 +28,67 @@ def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
         connection.rollback()
 
 
-def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other(
-    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
-) -> None:
+def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other(start, queue, stranger):
     worker = start(slots=2, lease_s="3", renew_s="0.3")
     bringing = faults.spawn.enqueue("theirs")
     worker.says("can't be written yet", within_s=20)
-    lease = value(connection, "select lease_until from outlive.running")
+    lease = queue.value("select lease_until from outlive.running")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    eventually(lambda: value(connection, "select lease_until from outlive.running") > lease, what="it is renewed")
+    eventually(lambda: queue.value("select lease_until from outlive.running") > lease, what="it is renewed")
     stranger.rollback()
     assert finished(bringing) is State.SUCCEEDED
-    assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.SUCCEEDED]
-    eventually(lambda: value(connection, "select count(*) from outlive.attempts") == 3, what="what it asked for runs")
+    assert [one.outcome for one in attempts(queue, bringing)] == [Outcome.SUCCEEDED]
+    eventually(lambda: queue.value("select count(*) from outlive.attempts") == 3, what="what it asked for runs")
 
 
-def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
-    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
-) -> None:
+def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(start, queue, stranger):
     worker = start()
     bringing = faults.spawn.enqueue("theirs")
     worker.says("can't be written yet", within_s=20)
     assert worker.stop() == 0
     assert bringing.status() is State.PENDING
-    assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.RELEASED]
+    assert [one.outcome for one in attempts(queue, bringing)] == [Outcome.RELEASED]
 
 
-def spoil_one_of_five(connection: db.Connection, change: str, *values: object) -> tuple[Job[int], list[Job[int]]]:
+def spoil_one_of_five(queue: Queue, change: str, *values: object) -> tuple[Job[int], list[Job[int]]]:
     """Enqueue five jobs, and change the first one in the database before a worker can claim it."""
-    db.run(connection, store.pause_queue("default"))
+    queue.run(store.pause_queue("default"))
     bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
-    connection.execute(f"{change} where id = %s".encode(), [*values, bad.id])
-    db.run(connection, store.resume_queue("default"))
+    queue.execute(f"{change} where id = %s".encode(), [*values, bad.id])
+    queue.run(store.resume_queue("default"))
     return bad, good
 
 
-def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, connection: db.Connection) -> None:
-    bad, good = spoil_one_of_five(connection, "update outlive.jobs set options = %s", '{"timeout_s": "10m"}')
+def test_options_that_cannot_be_read_cost_their_job_and_no_other(start, queue):
+    bad, good = spoil_one_of_five(queue, "update outlive.jobs set options = %s", '{"timeout_s": "10m"}')
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
-    (only,) = attempts(connection, bad)
+    (only,) = attempts(queue, bad)
     assert "its options can't be read" in (only.error or "")
 
 
-def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
-    start: Start, connection: db.Connection
-) -> None:
+def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(start, queue):
     deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
-    bad, good = spoil_one_of_five(connection, "update outlive.jobs set options = %s", deep)
+    bad, good = spoil_one_of_five(queue, "update outlive.jobs set options = %s", deep)
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
 
 
 @pytest.mark.fault(54)
-def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, connection: db.Connection) -> None:
-    bad, good = spoil_one_of_five(connection, "update outlive.waiting set ready_at = '0044-03-15 BC'")
+def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start, queue):
+    bad, good = spoil_one_of_five(queue, "update outlive.waiting set ready_at = '0044-03-15 BC'")
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
-    (only,) = attempts(connection, bad)
+    (only,) = attempts(queue, bad)
     assert "its row can't be read" in (only.error or "")
     assert faults.add.enqueue(4, 4).result(timeout=20) == 8
 
 
 @pytest.mark.fault(54)
-def test_texts_are_utf8_whatever_the_environment_asks_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_utf8_whatever_the_environment_asks_for(start, monkeypatch):
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     faults.app.connections.close()
     start()
@@ -105,31 +97,27 @@ def test_texts_are_utf8_whatever_the_environment_asks_for(start: Start, monkeypa
     assert [job.result(timeout=20) for job in jobs] == said
 
 
-def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(
-    start: Start, connection: db.Connection
-) -> None:
+def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(start, queue):
     worker = start(slots=4)
     query = b"select outlive.enqueue(%s, json_build_object('text', repeat('x', %s)), max_args_bytes => 2147483647)"
     for task in (faults.length_of.name, faults.length_of_warm.name):
         for size in (30_000_000, 30_000_000, 2_000_000, 100):
-            connection.execute(query, [task, size])
+            queue.execute(query, [task, size])
     done = "select count(*) from outlive.attempts where outcome = 'succeeded' and result::text::int > 0"
-    eventually(lambda: value(connection, done) == 8, within_s=60, what="all have got their arguments")
+    eventually(lambda: queue.value(done) == 8, within_s=60, what="all have got their arguments")
     assert worker.peak_bytes() < 150_000 * 1024
 
 
-def test_a_record_that_cannot_be_encoded_at_the_end_is_a_failure_and_no_crash(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_record_that_cannot_be_encoded_at_the_end_is_a_failure_and_no_crash(start, queue):
     start()
     job = faults.spoil_a_record.enqueue()
     assert finished(job) is State.FAILED
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert (only.outcome, only.signal) == (Outcome.FAILED, None)
     assert "object" in (only.error or "")
 
 
-def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start: Start, tmp_path: Path) -> None:
+def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start, tmp_path):
     start(slots=1)
     first = faults.leave_a_thread.enqueue(str(tmp_path / "go"))
     pid = first.result(timeout=20)
@@ -138,9 +126,7 @@ def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start: Start, 
     assert faults.leave_a_thread.enqueue(str(tmp_path / "go")).result(timeout=20) == pid
 
 
-def test_a_task_that_is_gone_after_a_reload_holds_up_no_other(
-    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
-) -> None:
+def test_a_task_that_is_gone_after_a_reload_holds_up_no_other(start, queue, changing, tmp_path):
     name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
     text = source.read_text().replace("(recycle_after=100)", "")
     source.write_text(text)
@@ -173,7 +159,7 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_no_other(
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
 
 
-def test_jobs_see_the_address_of_the_database_only_when_they_are_meant_to(start: Start, database_url: str) -> None:
+def test_jobs_see_the_address_of_the_database_only_when_they_are_meant_to(start, database_url):
     """The queue answers them all the same."""
     worker = start()
     assert faults.seen_addresses.enqueue().result(timeout=20)[:2] == [None, None]

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.operations.findings import judge_workers
-from tests.driving.making import make, make_many
-from tests.driving.workers import Start, Worker
+from tests.driving.making import Queue
+from tests.driving.workers import Worker
 from tests.waiting import eventually
 
 APP = """
@@ -22,13 +21,13 @@ def quick():
 """
 
 
-def succeeded_on(connection: db.Connection) -> list[tuple[str, int]]:
+def succeeded_on(queue: Queue) -> list[tuple[str, int]]:
     done = "select worker::text, count(*) from outlive.attempts where outcome = 'succeeded' group by 1"
-    return connection.execute(done).fetchall()
+    return queue.execute(done).fetchall()
 
 
-def trouble_of(connection: db.Connection, worker: Worker) -> str | None:
-    row = connection.execute("select trouble from outlive.workers where id = %s", [worker.id]).fetchone()
+def trouble_of(queue: Queue, worker: Worker) -> str | None:
+    row = queue.execute("select trouble from outlive.workers where id = %s", [worker.id]).fetchone()
     assert row
     return row[0] if row[0] is None else str(row[0])
 
@@ -37,9 +36,7 @@ def trouble_of(connection: db.Connection, worker: Worker) -> str | None:
     ("broken", "says"),
     [("raise RuntimeError('half deployed')", "RuntimeError: half deployed"), ("import time; time.sleep(600)", "again")],
 )
-def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
-    start: Start, connection: db.Connection, tmp_path: Path, broken: str, says: str
-) -> None:
+def test_a_worker_without_a_zygote_claims_nothing_and_says_so(start, queue, tmp_path, broken, says):
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
         folder.mkdir()
@@ -47,23 +44,21 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
     sick, well = (start(slots=2, target="half:app", folder=folder) for folder in folders)
     (folders[0] / "half.py").write_text(broken)
     os.kill(sick.zygote(), signal.SIGKILL)
-    eventually(lambda: says in (trouble_of(connection, sick) or ""), what="the worker says what is wrong")
-    make_many(connection, 20, "half.quick", notify=True)
-    eventually(lambda: succeeded_on(connection) == [(well.id, 20)], within_s=20, what="the other worker does it all")
-    findings = list(judge_workers(db.run(connection, store.list_workers())))
+    eventually(lambda: says in (trouble_of(queue, sick) or ""), what="the worker says what is wrong")
+    queue.make_many(20, "half.quick", notify=True)
+    eventually(lambda: succeeded_on(queue) == [(well.id, 20)], within_s=20, what="the other worker does it all")
+    findings = list(judge_workers(queue.run(store.list_workers())))
     assert [(finding.level, says in finding.what) for finding in findings] == [("problem", True)]
     assert sick.log().count("this worker can't begin any job") <= 2  # The zygote died; the app can't be imported.
     if "raise" in broken:
         (folders[0] / "half.py").write_text(APP)
-        eventually(lambda: trouble_of(connection, sick) is None, within_s=30, what="the worker can go on")
+        eventually(lambda: trouble_of(queue, sick) is None, within_s=30, what="the worker can go on")
         assert well.stop() == 0
-        make(connection, "half.quick", notify=True)
-        eventually(lambda: (sick.id, 1) in succeeded_on(connection))
+        queue.make("half.quick", notify=True)
+        eventually(lambda: (sick.id, 1) in succeeded_on(queue))
 
 
-def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_that_waits_for_a_child_goes_back_after_a_second(start, queue, tmp_path):
     """The worker's children, parents and zygote are stopped when the job comes."""
     (tmp_path / "half.py").write_text(APP)
     worker = start(slots=1, target="half:app", folder=tmp_path)
@@ -71,10 +66,10 @@ def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
     (tmp_path / "half.py").write_text("import time; time.sleep(600)")
     for pid in worker.tree():
         os.kill(pid, signal.SIGSTOP)
-    make(connection, "half.quick", notify=True)
+    queue.make("half.quick", notify=True)
     claimed = "select count(*) from outlive.running"
-    eventually(lambda: connection.execute(claimed).fetchone() == (1,))
+    eventually(lambda: queue.execute(claimed).fetchone() == (1,))
     os.kill(worker.zygote(), signal.SIGKILL)
-    eventually(lambda: connection.execute(claimed).fetchone() == (0,), what="it is not kept")
-    row = connection.execute("select outcome, crashes, losses from outlive.attempts").fetchall()
+    eventually(lambda: queue.execute(claimed).fetchone() == (0,), what="it is not kept")
+    row = queue.execute("select outcome, crashes, losses from outlive.attempts").fetchall()
     assert row == [("released", 0, 0)]

@@ -9,10 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outlive import db
 from tests.driving import releases
 from tests.driving.commands import Cli, ended, started
-from tests.driving.making import values
+from tests.driving.making import Queue
 from tests.driving.workers import ROOT, Start
 from tests.package.test_wheel import install
 from tests.waiting import eventually
@@ -81,9 +80,7 @@ def running() -> Iterator[list["subprocess.Popen[str]"]]:
         yield commands
 
 
-def test_an_upgrade_waits_for_old_workers_and_lets_old_clients_go_on(
-    running: list["subprocess.Popen[str]"], empty_database_url: str, tmp_path: Path, start: Start
-) -> None:
+def test_an_upgrade_waits_for_old_workers_and_lets_old_clients_go_on(running, empty_database_url, tmp_path, start):
     unpack_old(tmp_path, "src")
     upgrade(Old(tmp_path, empty_database_url, path=f"{tmp_path / 'src'}:"), running, start)
 
@@ -126,10 +123,10 @@ def upgrade(old: Old, running: list["subprocess.Popen[str]"], start: Start) -> N
         assert answer.code == 5
         return answer.err
 
-    with db.connect(old.url) as connection:
+    with Queue.at(old.url) as connection:
         jobs = [enqueue(1)]
         assert ended(old.python("-m", "outlive", "enqueue", "upgraded:app", "wait")).code == 0
-        eventually(lambda: values(connection, "select 1 from outlive.running") == [1], within_s=30, what="wait runs")
+        eventually(lambda: connection.values("select 1 from outlive.running") == [1], within_s=30, what="wait runs")
         assert "workers run that need schema version 1: old one on " in refused()
         jobs.append(enqueue(2))
         connection.execute("update outlive.workers set last_seen = last_seen - interval '5 minutes'")
@@ -145,6 +142,6 @@ def upgrade(old: Old, running: list["subprocess.Popen[str]"], start: Start) -> N
 
         start(target="upgraded:app", url=old.url, folder=old.folder)
         ends = "select result::text from outlive.attempts where job_id = any(%s::uuid[]) and outcome = 'succeeded'"
-        eventually(lambda: sorted(values(connection, ends, jobs)) == ["2", "4", "6", "8"], within_s=30, what="all end")
+        eventually(lambda: sorted(connection.values(ends, jobs)) == ["2", "4", "6", "8"], within_s=30, what="all end")
         waiting = "select count(*) from outlive.running r join outlive.jobs j using (id) where j.task = 'upgraded.wait'"
-        eventually(lambda: values(connection, waiting) == [1], within_s=30, what="wait runs again")
+        eventually(lambda: connection.values(waiting) == [1], within_s=30, what="wait runs again")

@@ -15,7 +15,7 @@ from psycopg import sql
 from outlive import db, states, store
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, WORKER, claim, end, lane, make, register_task, register_worker, set_now, state_of
+from tests.driving.making import TASK, WORKER, Queue, lane
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOMORROW = NOW + timedelta(days=1)
@@ -73,97 +73,97 @@ class Scene:
     token: int = 0
 
 
-def end_by(connection: db.Connection, worker: UUID, token: int, event: str, **more: Any) -> list[int]:
+def end_by(connection: Queue, worker: UUID, token: int, event: str, **more: Any) -> list[int]:
     """End an attempt as this event of states.py does. Returns its token if that is stale."""
-    return end(connection, Ended(token, **(ENDS[event] | more)), worker=worker)
+    return connection.end(Ended(token, **(ENDS[event] | more)), worker=worker)
 
 
-def complete(connection: db.Connection, worker: UUID, token: int, result: str = "42") -> None:
-    connection.execute("select outlive.complete_with_records(%s, %s, %s)", [token, worker, result])
+def complete(queue: Queue, worker: UUID, token: int, result: str = "42") -> None:
+    queue.execute("select outlive.complete_with_records(%s, %s, %s)", [token, worker, result])
 
 
-def give_up(connection: db.Connection, worker: UUID) -> None:
+def give_up(queue: Queue, worker: UUID) -> None:
     """Declare a worker dead."""
-    register_worker(connection, worker)
-    connection.execute("update outlive.workers set state = 'dead', died_at = outlive.now() where id = %s", [worker])
+    queue.register_worker(worker)
+    queue.execute("update outlive.workers set state = 'dead', died_at = outlive.now() where id = %s", [worker])
 
 
-def leave_crashes(connection: db.Connection, times: int = 1, args: str = "{}") -> None:
+def leave_crashes(queue: Queue, times: int = 1, args: str = "{}") -> None:
     """Leave crashes of forgotten jobs of this task that had these arguments."""
-    connection.execute(
+    queue.execute(
         "insert into outlive.crashes select %s, outlive.fingerprint(%s, %s), -n, %s, 'SIGSEGV', outlive.now()"
         " from generate_series(1, %s) n",
         [TASK, TASK, args, uuid4(), times],
     )
 
 
-def arrange(connection: db.Connection, scene: Scene, *events: str) -> None:
+def arrange(queue: Queue, scene: Scene, *events: str) -> None:
     """Prepare the database so that these events have something to do."""
     if "quarantine" in events:
-        register_task(connection, max_crashes=1)
+        queue.register_task(max_crashes=1)
     if "convict" in events:
-        register_task(connection, max_crashes=1, quarantine_by="fingerprint")
-        leave_crashes(connection)
+        queue.register_task(max_crashes=1, quarantine_by="fingerprint")
+        leave_crashes(queue)
     if "reap" in events:
-        give_up(connection, scene.worker)
+        give_up(queue, scene.worker)
     if "enqueue_after" in events:
-        make(connection, id=NEEDED, queue="needed")
+        queue.make(id=NEEDED, queue="needed")
 
 
-def make_dependent(connection: db.Connection, job: UUID) -> None:
+def make_dependent(queue: Queue, job: UUID) -> None:
     """Make a job that waits for another one, and is cancelled if that one ends without success."""
-    make(connection, id=job, links=b'{"after": ["%s"], "on_failure": "cancel"}' % str(NEEDED).encode())
+    queue.make(id=job, links=b'{"after": ["%s"], "on_failure": "cancel"}' % str(NEEDED).encode())
 
 
-def fire(connection: db.Connection, event: str, scene: Scene) -> None:
+def fire(queue: Queue, event: str, scene: Scene) -> None:
     """Run the statement of one event of states.py on the job. An illegal event is expected to do nothing."""
     job, worker, token = scene.job, scene.worker, scene.token
     match event:
         case "enqueue":
-            make(connection, id=job)
+            queue.make(id=job)
         case "enqueue_after":
-            make_dependent(connection, job)
+            make_dependent(queue, job)
         case "unblock" | "abandon":
             outcome = Outcome.SUCCEEDED if event == "unblock" else Outcome.CANCELLED
-            for claimed in claim(connection, [lane(queue="needed")], worker=CARL):
-                end(connection, Ended(claimed.token, outcome), worker=CARL)
+            for claimed in queue.claim([lane(queue="needed")], worker=CARL):
+                queue.end(Ended(claimed.token, outcome), worker=CARL)
         case "claim":
-            claim(connection, worker=BERT, limit=1)
+            queue.claim(worker=BERT, limit=1)
         case "claim_suspect":
-            db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+            queue.run(store.claim_suspect(BERT, tasks=[TASK]))
         case "renew":
-            db.run(connection, store.renew(worker, [token]))
+            queue.run(store.renew(worker, [token]))
         case "complete":
             try:
-                with connection.transaction():
-                    complete(connection, worker, token)
+                with queue.transaction():
+                    complete(queue, worker, token)
             except psycopg.Error as error:
                 if error.sqlstate != "OL002":
                     raise
         case "expire":
-            db.run(connection, store.expire())
+            queue.run(store.expire())
         case "reap":
-            db.run(connection, store.reap())
+            queue.run(store.reap())
         case "convict":
-            db.run(connection, store.convict(worker, [token]))
+            queue.run(store.convict(worker, [token]))
         case "cancel":
-            db.run(connection, store.cancel([job]))
+            queue.run(store.cancel([job]))
         case "retry":
-            db.run(connection, store.retry([job]))
+            queue.run(store.retry([job]))
         case "release":
-            db.run(connection, store.release([job]))
+            queue.run(store.release([job]))
         case "block":
-            db.run(connection, store.block([job], "for a while"))
+            queue.run(store.block([job], "for a while"))
         case "quarantine":
-            db.run(connection, store.quarantine_killers())
+            queue.run(store.quarantine_killers())
         case "prune":
-            db.run(connection, store.prune_jobs([job]))
+            queue.run(store.prune_jobs([job]))
         case _:
-            end_by(connection, worker, token, event)
+            end_by(queue, worker, token, event)
 
 
 def bring(
-    connection: db.Connection,
+    connection: Queue,
     place: Place,
     *,
     options: dict[str, object] | None = None,
@@ -174,7 +174,7 @@ def bring(
 
     Every job but a pending one has had an attempt, so there is a stale token.
     """
-    set_now(connection, NOW)
+    connection.set_now(NOW)
     if place is Place.NOWHERE:
         return Scene(new_job_id())
     if place is Place.DEPENDENT:
@@ -183,14 +183,14 @@ def bring(
         fire(connection, "enqueue_after", scene)
         return scene
     limits = {Place.SUSPECT: {"max_losses": 2}, Place.QUARANTINED: {"max_crashes": 1}}.get(place, {})
-    job = make(connection, options={**(options or {}), **limits}, **wanted)
+    job = connection.make(options={**(options or {}), **limits}, **wanted)
     if ended_before:
-        [claimed] = claim(connection, limit=1)
+        [claimed] = connection.claim(limit=1)
         end_by(connection, ANNA, claimed.token, ended_before, after_s=0.0)
     if place is Place.PENDING and not ended_before:
         return Scene(job)
     lease_s = -1.0 if place is Place.SUSPECT else 300.0
-    [claimed] = claim(connection, limit=1, lease_s=lease_s)
+    [claimed] = connection.claim(limit=1, lease_s=lease_s)
     scene = Scene(job, ANNA, claimed.token)
     match place:
         case Place.SUSPECT:
@@ -208,7 +208,7 @@ def bring(
             fire(connection, "stop", scene)
         case Place.PENDING:
             raise AssertionError("a job that has failed before is retryable")
-    assert state_of(connection, job) is place.state
+    assert connection.state_of(job) is place.state
     return scene
 
 
@@ -232,15 +232,15 @@ def legal(event: str, place: Place) -> tuple[State | None, ...]:
     return states.legal(event, place.state)
 
 
-def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
+def contents(queue: Queue) -> dict[str, list[db.Row]]:
     """All rows of the tables of jobs, to check that nothing has changed."""
     query = sql.SQL("select t::text from {} t order by 1")
-    return {table: connection.execute(query.format(sql.Identifier("outlive", table))).fetchall() for table in TABLES}
+    return {table: queue.execute(query.format(sql.Identifier("outlive", table))).fetchall() for table in TABLES}
 
 
-def clear(connection: db.Connection) -> None:
+def clear(queue: Queue) -> None:
     for table in (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers", "audit"):
-        connection.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
+        queue.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
 
 
 _PLACES = """
@@ -303,7 +303,7 @@ _UNSOUND = {
 }
 
 
-def assert_sound(connection: db.Connection) -> None:
+def assert_sound(queue: Queue) -> None:
     """Check that each unfinished job is in exactly one place and has its dedupe key, and that all others have ended.
 
     Those with a concurrency key have a slot of it or queue for one; no key has too few slots or too many jobs.
@@ -314,4 +314,4 @@ def assert_sound(connection: db.Connection) -> None:
         )
         for n, (what, found) in enumerate(_UNSOUND.items())
     )
-    assert connection.execute(sql.SQL(_PLACES) + query).fetchall() == []
+    assert queue.execute(sql.SQL(_PLACES) + query).fetchall() == []

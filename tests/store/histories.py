@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from outlive import db
+from tests.driving.making import Queue
 
 SHORT = settings(
     max_examples=25,
@@ -15,11 +15,11 @@ SHORT = settings(
 )
 
 
-def run_histories(machine: type[RuleBasedStateMachine], connection: db.Connection, how: settings = SHORT) -> None:
+def run_histories(machine: type[RuleBasedStateMachine], queue: Queue, how: settings = SHORT) -> None:
     """Run a state machine, which is made with a connection, through random histories."""
 
     class Here(machine):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
-            super().__init__(connection)
+            super().__init__(queue)
 
     run_state_machine_as_test(Here, settings=how)

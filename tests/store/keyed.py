@@ -6,41 +6,39 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db
 from outlive.model import Claimed, Ended
-from tests.driving import making
-from tests.driving.making import end, follow, links, make, values
+from tests.driving.making import Queue, links
 from tests.store.acting import assert_sound
 
 CUSTOMER = "customer-7"
 
 
-def make_keyed(connection: db.Connection, key: str = CUSTOMER, concurrency: int | None = None, **wanted: Any) -> UUID:
-    return make(connection, links=links(key, concurrency), **wanted)
+def make_keyed(connection: Queue, key: str = CUSTOMER, concurrency: int | None = None, **wanted: Any) -> UUID:
+    return connection.make(links=links(key, concurrency), **wanted)
 
 
-def claim(connection: db.Connection, *wanted: Any, **more: Any) -> list[Claimed]:
+def claim(connection: Queue, *wanted: Any, **more: Any) -> list[Claimed]:
     """Claim jobs, once the reapers have admitted them."""
-    follow(connection)
-    return making.claim(connection, *wanted, **more)
+    connection.follow()
+    return connection.claim(*wanted, **more)
 
 
-def admitted(connection: db.Connection, key: str = CUSTOMER) -> list[UUID]:
+def admitted(queue: Queue, key: str = CUSTOMER) -> list[UUID]:
     """The jobs that have a slot of a key, once the reapers have admitted them."""
-    follow(connection)
-    return admitted_now(connection, key)
+    queue.follow()
+    return admitted_now(queue, key)
 
 
-def admitted_now(connection: db.Connection, key: str = CUSTOMER) -> list[UUID]:
+def admitted_now(queue: Queue, key: str = CUSTOMER) -> list[UUID]:
     query = "select job_id from outlive.keyed_jobs where key = %s and state = 'admitted' order by job_id"
-    return values(connection, query, key)
+    return queue.values(query, key)
 
 
-def succeed(connection: db.Connection, *claimed: Claimed) -> None:
-    assert end(connection, *(Ended(one.token) for one in claimed)) == []
+def succeed(queue: Queue, *claimed: Claimed) -> None:
+    assert queue.end(*(Ended(one.token) for one in claimed)) == []
 
 
 @pytest.fixture(autouse=True)
-def sound(connection: db.Connection) -> Iterator[None]:
+def sound(queue: Queue) -> Iterator[None]:
     yield
-    assert_sound(connection)
+    assert_sound(queue)

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive import db
 from tests.driving.databases import new_database
-from tests.driving.making import set_now
+from tests.driving.making import Queue
 from tests.store.acting import NOW, clear
 
 
@@ -17,6 +16,6 @@ def database_url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_now(connection, NOW)
+def fresh_at_noon(queue: Queue) -> None:
+    clear(queue)
+    queue.set_now(NOW)

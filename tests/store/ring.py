@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from outlive import db
-from tests.driving.making import Connect
+from tests.driving.making import Connect, Queue
 from tests.store.acting import assert_sound
 from tests.waiting import eventually
 
@@ -17,12 +16,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Ring:
-    first: db.Connection
-    second: db.Connection
-    watcher: db.Connection
+    first: Queue
+    second: Queue
+    watcher: Queue
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    def start(self, act: Callable[[db.Connection], T]) -> Future[T]:
+    def start(self, act: Callable[[Queue], T]) -> Future[T]:
         """Let the second session act until it has finished or waits for the first one."""
         answer = self.threads.submit(act, self.second)
         eventually(lambda: answer.done() or self.waits(), what="the second has finished or waits")

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from outlive import db, store
-from tests.driving.making import NOON, set_now
+from outlive import store
+from tests.driving.making import NOON
 
 MINUTE = NOON - timedelta(minutes=1)
 ENDED = b"""
@@ -19,12 +19,10 @@ from generate_series(1, %(ends)s) n
 @pytest.mark.parametrize("apart", [1, 2])
 @pytest.mark.parametrize("within_s", [0, 18, 59])
 @pytest.mark.parametrize("ends", [1, 499, 533, 20_000])
-def test_the_ends_of_a_minute_are_counted_or_estimated_however_they_are_spread(
-    connection: db.Connection, ends: int, within_s: int, apart: int
-) -> None:
+def test_the_ends_of_a_minute_are_counted_or_estimated_however_they_are_spread(queue, ends, within_s, apart):
     """Every token is that of such an end, or every second one: the attempts between them end otherwise."""
-    connection.execute(ENDED, {"minute": MINUTE, "ends": ends, "within_s": within_s, "apart": apart})
-    set_now(connection)
-    found = db.run(connection, store.ends_by_minute(minutes=2))
+    queue.execute(ENDED, {"minute": MINUTE, "ends": ends, "within_s": within_s, "apart": apart})
+    queue.set_now()
+    found = queue.run(store.ends_by_minute(minutes=2))
     assert found[MINUTE]["succeeded"] == (ends if ends < 500 else pytest.approx(ends, rel=0.01))
     assert [counts for minute, counts in found.items() if minute != MINUTE] == [{}, {}]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.states import Outcome
 from tests.driving.commands import Cli
-from tests.driving.making import claim, make, make_finished, make_many, make_quarantined, run_job, value
+from tests.driving.making import Queue
 
 JOBS = """
 insert into outlive.jobs (id, task, queue, args, priority, ready_at, created_at)
@@ -24,36 +24,34 @@ select queue, source, task, priority, ready_at, id from outlive.jobs
 """
 
 
-def found(connection: db.Connection) -> dict[tuple[str, str], tuple[int, bool]]:
-    return {(row["state"], row["task"]): (row["jobs"], row["estimated"]) for row in db.run(connection, store.stats())}
+def found(queue: Queue) -> dict[tuple[str, str], tuple[int, bool]]:
+    return {(row["state"], row["task"]): (row["jobs"], row["estimated"]) for row in queue.run(store.stats())}
 
 
-def test_a_few_jobs_are_counted_in_every_place(connection: db.Connection) -> None:
-    make_quarantined(connection)
-    make_finished(connection)
-    make_finished(connection, Outcome.CANCELLED)
-    retried = make(connection)
-    run_job(connection, retried, Outcome.FAILED, final=True)
-    assert found(connection)["failed", "work"] == (1, False)
-    db.run(connection, store.retry([retried]))
-    make_many(connection, 3)
-    claim(connection, limit=1)
+def test_a_few_jobs_are_counted_in_every_place(queue):
+    queue.make_quarantined()
+    queue.make_finished()
+    queue.make_finished(Outcome.CANCELLED)
+    retried = queue.make()
+    queue.run_job(retried, Outcome.FAILED, final=True)
+    assert found(queue)["failed", "work"] == (1, False)
+    queue.run(store.retry([retried]))
+    queue.make_many(3)
+    queue.claim(limit=1)
     states = ("quarantined", "succeeded", "cancelled", "running", "pending")
-    assert found(connection) == {(state, "work"): (3 if state == "pending" else 1, False) for state in states}
+    assert found(queue) == {(state, "work"): (3 if state == "pending" else 1, False) for state in states}
 
 
 @pytest.mark.parametrize("analysed", [False, True])
-def test_many_finished_jobs_are_estimated_and_rare_states_are_counted(
-    connection: db.Connection, analysed: bool
-) -> None:
-    connection.execute("alter table outlive.jobs set (autovacuum_enabled = off)")
-    connection.execute(JOBS)
-    connection.execute(ENDED)
-    connection.execute("update outlive.attempts set state = 'failed', outcome = 'failed' where token > -8")
-    make_many(connection, 3)
+def test_many_finished_jobs_are_estimated_and_rare_states_are_counted(queue, analysed):
+    queue.execute("alter table outlive.jobs set (autovacuum_enabled = off)")
+    queue.execute(JOBS)
+    queue.execute(ENDED)
+    queue.execute("update outlive.attempts set state = 'failed', outcome = 'failed' where token > -8")
+    queue.make_many(3)
     if analysed:
-        connection.execute("analyze outlive.jobs")
-    counts = found(connection)
+        queue.execute("analyze outlive.jobs")
+    counts = found(queue)
     assert counts["pending", "work"] == (3, False)
     assert sum(jobs for (state, _), (jobs, _) in counts.items() if state == "failed") == 7
     error = 0.05 if analysed else 0.5
@@ -63,24 +61,24 @@ def test_many_finished_jobs_are_estimated_and_rare_states_are_counted(
         assert estimate == pytest.approx(jobs, rel=error + 0.05)
 
 
-def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(connection: db.Connection) -> None:
-    connection.execute(JOBS)
-    connection.execute(WAITING)
-    make(connection, queue="rare", delay_s=60)
-    queues = {row["name"]: row for row in db.run(connection, store.list_queues())}
+def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(queue):
+    queue.execute(JOBS)
+    queue.execute(WAITING)
+    queue.make(queue="rare", delay_s=60)
+    queues = {row["name"]: row for row in queue.run(store.list_queues())}
     assert queues["default"]["estimated"]
     assert queues["default"]["waiting"] == pytest.approx(60_000, rel=0.4)
     assert queues["default"]["ready"] == queues["default"]["waiting"]
     assert 1 <= queues["rare"]["waiting"] < 10_000
     oldest = "select min(ready_at) from outlive.waiting where queue = 'default'"
-    assert queues["default"]["oldest_ready_at"] == value(connection, oldest)
+    assert queues["default"]["oldest_ready_at"] == queue.value(oldest)
 
 
-def test_many_lanes_are_counted_and_none_is_missed(connection: db.Connection) -> None:
-    connection.execute(JOBS)
-    connection.execute(WAITING)
-    make(connection, "rare", priority=1)
-    full, other, rare = db.run(connection, store.list_lanes(limit=10))
+def test_many_lanes_are_counted_and_none_is_missed(queue):
+    queue.execute(JOBS)
+    queue.execute(WAITING)
+    queue.make("rare", priority=1)
+    full, other, rare = queue.run(store.list_lanes(limit=10))
     assert [lane["task"] for lane in (full, other, rare)] == ["fetch", "parse", "rare"]
     assert full["estimated"]
     assert full["waiting"] == full["ready"] == pytest.approx(45_000, rel=0.4)
@@ -88,33 +86,33 @@ def test_many_lanes_are_counted_and_none_is_missed(connection: db.Connection) ->
     assert 1 <= rare["waiting"] < 10_000
 
 
-def test_counts_read_a_part_of_history(connection: db.Connection) -> None:
-    connection.execute(JOBS)
-    connection.execute(ENDED)
-    connection.execute("vacuum analyze outlive.jobs, outlive.attempts")
+def test_counts_read_a_part_of_history(queue):
+    queue.execute(JOBS)
+    queue.execute(ENDED)
+    queue.execute("vacuum analyze outlive.jobs, outlive.attempts")
     read = "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables"
-    with connection.transaction():
-        before = value(connection, read)  # Also of earlier transactions that the server did not add up yet.
-        db.run(connection, store.stats())
-        db.run(connection, store.rates())
-        assert value(connection, read) - before < 30_000
+    with queue.transaction():
+        before = queue.value(read)  # Also of earlier transactions that the server did not add up yet.
+        queue.run(store.stats())
+        queue.run(store.rates())
+        assert queue.value(read) - before < 30_000
 
 
-def test_estimates_are_marked_on_the_screen_and_in_json(connection: db.Connection, database_url: str) -> None:
-    connection.execute(JOBS)
-    connection.execute(ENDED)
-    connection.execute("analyze outlive.jobs")
+def test_estimates_are_marked_on_the_screen_and_in_json(queue, database_url):
+    queue.execute(JOBS)
+    queue.execute(ENDED)
+    queue.execute("analyze outlive.jobs")
     cli = Cli(database_url)
     assert "≈60,000 jobs" in (out := cli("stats").out)
     assert "estimated from a sample" in out
     assert cli("stats", "--json").json["estimated"] == ["succeeded"]
 
 
-def test_rates_are_those_of_the_last_minute(connection: db.Connection) -> None:
-    assert db.run(connection, store.rates()) == {}
-    connection.execute(JOBS)
-    connection.execute(ENDED)
-    assert db.run(connection, store.rates()) == {}
+def test_rates_are_those_of_the_last_minute(queue):
+    assert queue.run(store.rates()) == {}
+    queue.execute(JOBS)
+    queue.execute(ENDED)
+    assert queue.run(store.rates()) == {}
     for _ in range(6):
-        make_finished(connection)
-    assert db.run(connection, store.rates()) == {"succeeded": pytest.approx(0.1)}
+        queue.make_finished()
+    assert queue.run(store.rates()) == {"succeeded": pytest.approx(0.1)}

@@ -9,12 +9,11 @@ import msgspec
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.driving.making import Connect, claim, claim_job, end, enqueue, follow, make, make_many, request, state_of
+from tests.driving.making import Queue, request
 from tests.store.acting import assert_sound
-from tests.store.ring import Ring
 from tests.store.ring import ring as ring
 from tests.store.test_batches import add, close, open_batch
 
@@ -24,11 +23,11 @@ SESSIONS, CALLS, KNOWN = 6, 60, 12
 class Player:
     """A session that calls what its seed says, on jobs that all players know."""
 
-    def __init__(self, connection: db.Connection, jobs: list[UUID], seed: int) -> None:
-        self.connection, self.jobs = connection, jobs
+    def __init__(self, queue: Queue, jobs: list[UUID], seed: int) -> None:
+        self.connection, self.jobs = queue, jobs
         self.chance, self.worker = random.Random(seed), UUID(int=seed + 1)
         self.deadlocks = 0
-        connection.execute("set deadlock_timeout = '20ms'")
+        queue.execute("set deadlock_timeout = '20ms'")
 
     def play(self) -> None:
         calls: list[Callable[[], object]] = [self.cancel, self.retry, self.enqueue, self.enqueue, self.work]
@@ -42,20 +41,19 @@ class Player:
         return self.chance.sample(self.jobs[-KNOWN:], self.chance.randint(1, 4))
 
     def cancel(self) -> None:
-        db.run(self.connection, store.cancel(self.some()))
+        self.connection.run(store.cancel(self.some()))
 
     def retry(self) -> None:
-        db.run(self.connection, store.retry(self.some()))
+        self.connection.run(store.retry(self.some()))
 
     def enqueue(self) -> None:
         """Two jobs: the first waits for some that exist, the second for the first and for others."""
         first, second = new_job_id(), new_job_id()
-        not_made = enqueue(
-            self.connection,
+        not_made = self.connection.enqueue(
             [
                 request(id=first, links=self.links(self.some()), dedupe_key=self.chance.choice(["a", "b", None, None])),
                 request(id=second, links=self.links([first, *self.some()])),
-            ],
+            ]
         )
         self.jobs += {first, second} - not_made.keys()
 
@@ -64,38 +62,36 @@ class Player:
         return msgspec.json.encode({"after": after, "on_failure": on_failure})
 
     def work(self) -> None:
-        claimed = claim(self.connection, worker=self.worker, limit=3)
+        claimed = self.connection.claim(worker=self.worker, limit=3)
         outcomes = [Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED]
-        end(
-            self.connection,
-            *[Ended(one.token, self.chance.choice(outcomes), final=True) for one in claimed],
-            worker=self.worker,
+        self.connection.end(
+            *[Ended(one.token, self.chance.choice(outcomes), final=True) for one in claimed], worker=self.worker
         )
 
 
-def test_a_job_that_joins_a_closed_batch_and_waits_for_a_job_of_it_lets_that_one_end(ring: Ring) -> None:
+def test_a_job_that_joins_a_closed_batch_and_waits_for_a_job_of_it_lets_that_one_end(ring):
     batch = open_batch(ring.watcher)
     [needed] = add(ring.watcher, batch)
     close(ring.watcher, batch)
-    token = claim_job(ring.watcher, needed).token
+    token = ring.watcher.claim_job(needed).token
     with ring.first.transaction():
-        job = make(ring.first, links=msgspec.json.encode({"after": [needed], "batch": batch}))
-        answer = ring.start(lambda second: end(second, Ended(token)))
+        job = ring.first.make(links=msgspec.json.encode({"after": [needed], "batch": batch}))
+        answer = ring.start(lambda second: second.end(Ended(token)))
         assert not answer.done()
     assert answer.result(10) == []
-    follow(ring.watcher)
-    assert state_of(ring.watcher, job) is State.PENDING
+    ring.watcher.follow()
+    assert ring.watcher.state_of(job) is State.PENDING
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_no_call_on_the_same_few_jobs_fails_because_of_a_deadlock(connect: Connect, seed: int) -> None:
+def test_no_call_on_the_same_few_jobs_fails_because_of_a_deadlock(connect, seed):
     watcher = connect()
-    jobs = make_many(watcher, KNOWN)
+    jobs = watcher.make_many(KNOWN)
     players = [Player(connect(), jobs, 100 * seed + n) for n in range(SESSIONS)]
     with ThreadPoolExecutor(SESSIONS) as threads:
         for one in [threads.submit(player.play) for player in players]:
             one.result()
     while watcher.execute("select from outlive.end_checks").fetchone() is not None:
-        follow(watcher)
+        watcher.follow()
     assert_sound(watcher)
     assert sum(player.deadlocks for player in players) == 0

@@ -15,30 +15,18 @@ from outlive.model import new_job_id
 from outlive.states import Outcome, State
 from outlive.store import JobFilter
 from tests.driving.databases import new_database
-from tests.driving.making import (
-    WORKER,
-    claim_job,
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    register_worker,
-    run_job,
-    set_now,
-    state_of,
-    values,
-)
+from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined
 from tests.store.noon import database_url, fresh_at_noon  # noqa: F401
 
 ALL = [*range(8)]
 """The jobs of the fixture, in the order in which they were made."""
 
 
-def find(connection: db.Connection, wanted: JobFilter, *, limit: int = 100, **more: Any) -> list[Any]:
+def find(connection: Queue, wanted: JobFilter, *, limit: int = 100, **more: Any) -> list[Any]:
     """All jobs that match, page by page."""
     ids, past = [], None
     while True:
-        found = db.run(connection, store.find_jobs(wanted, past=past, limit=limit, **more))
+        found = connection.run(store.find_jobs(wanted, past=past, limit=limit, **more))
         assert found.count == len(found.ids) <= limit
         ids += found.ids
         if (past := found.next) is None:
@@ -46,26 +34,26 @@ def find(connection: db.Connection, wanted: JobFilter, *, limit: int = 100, **mo
 
 
 @pytest.fixture
-def jobs(connection: db.Connection) -> list[Any]:
+def jobs(queue: Queue) -> list[Any]:
     """One job in each state, each created a minute after the one before."""
-    register_worker(connection)
+    queue.register_worker()
     made: list[Any] = []
 
     def after_a_minute(maker: Callable[..., Any], *more: Any, **wanted: Any) -> Any:
-        set_now(connection, later_s=60.0 * len(made))
-        made.append(maker(connection, *more, **wanted))
+        queue.set_now(later_s=60.0 * len(made))
+        made.append(maker(queue, *more, **wanted))
         return made[-1]
 
     after_a_minute(make, "shop.parse", args='{"url": "https://example.org/Überblick"}'.encode())
     retried = after_a_minute(make, queue="slow")
-    run_job(connection, retried, Outcome.FAILED, error="ValueError: no", after_s=3600.0)
-    claim_job(connection, after_a_minute(make, source="shop"))
-    db.run(connection, store.block([after_a_minute(make)], "why"))
+    queue.run_job(retried, Outcome.FAILED, error="ValueError: no", after_s=3600.0)
+    queue.claim_job(after_a_minute(make, source="shop"))
+    queue.run(store.block([after_a_minute(make)], "why"))
     after_a_minute(make_quarantined)
     after_a_minute(make_finished)
     after_a_minute(make_finished, Outcome.FAILED)
-    db.run(connection, store.cancel([after_a_minute(make)]))
-    set_now(connection, later_s=600.0)
+    queue.run(store.cancel([after_a_minute(make)]))
+    queue.set_now(later_s=600.0)
     return made
 
 
@@ -99,69 +87,65 @@ def jobs(connection: db.Connection) -> list[Any]:
     ],
     ids=str,
 )
-def test_a_filter_finds_the_jobs_that_match_the_newest_first(
-    connection: db.Connection, jobs: list[Any], wanted: dict[str, Any], expected: list[int]
-) -> None:
+def test_a_filter_finds_the_jobs_that_match_the_newest_first(queue, jobs, wanted, expected):
     for limit, look in ((100, None), (1, 1), (2, 3)):
-        assert [jobs.index(one) for one in find(connection, JobFilter(**wanted), limit=limit, look=look)] == expected
+        assert [jobs.index(one) for one in find(queue, JobFilter(**wanted), limit=limit, look=look)] == expected
 
 
-def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url: str) -> None:
+def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url):
     with (
         new_database(server_url, template="template0", options="locale 'C'") as url,
-        db.connect(url, db.PINNED) as connection,
+        Queue.at(url, db.PINNED) as connection,
     ):
         migrate.migrate(connection)
-        job = make(connection, args='{"url": "https://example.org/Überblick"}'.encode())
+        job = connection.make(args='{"url": "https://example.org/Überblick"}'.encode())
         assert find(connection, JobFilter(text="ORG/Überblick")) == [job]
 
 
-def test_the_jobs_of_a_batch_are_found_by_state_and_time(connection: db.Connection) -> None:
-    batch = db.run(connection, store.open_batch(new_job_id(), "import"))
+def test_the_jobs_of_a_batch_are_found_by_state_and_time(queue):
+    batch = queue.run(store.open_batch(new_job_id(), "import"))
     links = msgspec.json.encode({"batch": batch})
-    first, second = (make(connection, links=links) for _ in range(2))
-    make(connection)
-    run_job(connection, first)
-    set_now(connection, later_s=60)
-    assert find(connection, JobFilter(batch=batch)) == [second, first]
-    assert find(connection, JobFilter(batch=batch, states=(State.SUCCEEDED,)), limit=1, look=1) == [first]
-    assert find(connection, JobFilter(batch=batch, older_s=30.0)) == [second, first]
-    assert find(connection, JobFilter(batch=batch, since_s=30.0)) == []
+    first, second = (queue.make(links=links) for _ in range(2))
+    queue.make()
+    queue.run_job(first)
+    queue.set_now(later_s=60)
+    assert find(queue, JobFilter(batch=batch)) == [second, first]
+    assert find(queue, JobFilter(batch=batch, states=(State.SUCCEEDED,)), limit=1, look=1) == [first]
+    assert find(queue, JobFilter(batch=batch, older_s=30.0)) == [second, first]
+    assert find(queue, JobFilter(batch=batch, since_s=30.0)) == []
 
 
-def test_a_job_that_failed_twice_is_found_once_and_not_while_it_waits_again(connection: db.Connection) -> None:
+def test_a_job_that_failed_twice_is_found_once_and_not_while_it_waits_again(queue):
     failed = JobFilter(states=(State.FAILED,))
-    job = make_finished(connection, Outcome.FAILED)
-    db.run(connection, store.retry([job]))
-    assert find(connection, failed) == []
-    run_job(connection, job, Outcome.FAILED, final=True)
-    assert find(connection, failed) == [job]
+    job = queue.make_finished(Outcome.FAILED)
+    queue.run(store.retry([job]))
+    assert find(queue, failed) == []
+    queue.run_job(job, Outcome.FAILED, final=True)
+    assert find(queue, failed) == [job]
 
 
-def test_jobs_that_ended_at_the_same_moment_are_each_on_one_page(connection: db.Connection) -> None:
-    jobs = make_many(connection, 25)
-    db.run(connection, store.cancel(jobs))
-    assert find(connection, JobFilter(states=(State.CANCELLED,)), limit=4, look=7) == sorted(jobs, reverse=True)
+def test_jobs_that_ended_at_the_same_moment_are_each_on_one_page(queue):
+    jobs = queue.make_many(25)
+    queue.run(store.cancel(jobs))
+    assert find(queue, JobFilter(states=(State.CANCELLED,)), limit=4, look=7) == sorted(jobs, reverse=True)
 
 
-def test_jobs_are_counted_without_their_ids(connection: db.Connection) -> None:
-    make_many(connection, 30)
-    found = db.run(connection, store.find_jobs(JobFilter(), limit=20, counting=True))
+def test_jobs_are_counted_without_their_ids(queue):
+    queue.make_many(30)
+    found = queue.run(store.find_jobs(JobFilter(), limit=20, counting=True))
     assert (found.ids, found.count, found.next is None) == ([], 20, False)
-    found = db.run(connection, store.find_jobs(JobFilter(states=(State.PENDING,)), limit=50, counting=True))
+    found = queue.run(store.find_jobs(JobFilter(states=(State.PENDING,)), limit=50, counting=True))
     assert (found.count, found.seen, found.next) == (30, 30, None)
 
 
-def test_a_search_by_text_ends_at_its_reach_and_says_so(
-    connection: db.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_by_text_ends_at_its_reach_and_says_so(queue, monkeypatch):
     monkeypatch.setattr("outlive.store.finding.TEXT_REACH", 20)
-    old = make(connection, args=b'["needle"]')
+    old = queue.make(args=b'["needle"]')
     for made, seen, cut in ((18, 19, False), (2, 20, True)):
-        make_many(connection, made)
+        queue.make_many(made)
         past, ids = None, []
         while True:
-            found = db.run(connection, store.find_jobs(JobFilter(text="Needle"), past=past, limit=10, look=5))
+            found = queue.run(store.find_jobs(JobFilter(text="Needle"), past=past, limit=10, look=5))
             ids += found.ids
             if (past := found.next) is None:
                 break
@@ -169,102 +153,102 @@ def test_a_search_by_text_ends_at_its_reach_and_says_so(
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(jobs|batch|unfinished|finished)\.-?\d{1,30}\.[0-9a-f]{30,33}\.\d{1,9}"))
-def test_a_malformed_position_is_no_error_of_outlive(past: str) -> None:
+def test_a_malformed_position_is_no_error_of_outlive(past):
     with contextlib.suppress(BadArguments):  # No other error.
         store.find_jobs(JobFilter(), past=past or "x", limit=10)
 
 
-def test_a_page_of_the_newest_jobs_reads_no_more_than_it_shows(connection: db.Connection) -> None:
-    done = make_many(connection, 3000)
-    connection.execute(
+def test_a_page_of_the_newest_jobs_reads_no_more_than_it_shows(queue):
+    done = queue.make_many(3000)
+    queue.execute(
         "with gone as (delete from outlive.waiting where id = any(%s) returning id)"
         " insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
         " select id, 1, row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0 from gone",
         [done[:2000]],
     )
     for wanted in (JobFilter(), JobFilter(states=(State.SUCCEEDED,))):
-        found = db.run(connection, store.find_jobs(wanted, limit=10))
+        found = queue.run(store.find_jobs(wanted, limit=10))
         assert len(found.ids) == 10
         assert found.seen <= 120
 
 
-def test_ids_are_found_by_their_first_digits(connection: db.Connection) -> None:
-    job = make(connection)
+def test_ids_are_found_by_their_first_digits(queue):
+    job = queue.make()
     digits = job.hex
-    assert db.run(connection, store.with_prefix("jobs", digits[:20])) == [job]
-    assert db.run(connection, store.with_prefix("jobs", digits)) == [job]
-    assert db.run(connection, store.with_prefix("jobs", "ffff")) == []
-    make_many(connection, 9)
-    assert len(db.run(connection, store.with_prefix("jobs", digits[:2]))) == 4
+    assert queue.run(store.with_prefix("jobs", digits[:20])) == [job]
+    assert queue.run(store.with_prefix("jobs", digits)) == [job]
+    assert queue.run(store.with_prefix("jobs", "ffff")) == []
+    queue.make_many(9)
+    assert len(queue.run(store.with_prefix("jobs", digits[:2]))) == 4
 
 
-def test_a_listed_job_says_whether_an_active_worker_has_its_task(connection: db.Connection) -> None:
-    job = make(connection, queue="slow")
+def test_a_listed_job_says_whether_an_active_worker_has_its_task(queue):
+    job = queue.make(queue="slow")
 
     def served() -> bool:
-        [row] = db.run(connection, store.list_jobs([job]))
+        [row] = queue.run(store.list_jobs([job]))
         return bool(row["served"])
 
     assert not served()
-    register_worker(connection)
+    queue.register_worker()
     assert served()
     for tasks, queues, expected in (
         (["other"], None, False),
         (["work"], ["default"], False),
         (["work"], ["slow"], True),
     ):
-        connection.execute("update outlive.workers set tasks = %s, queues = %s", [tasks, queues])
+        queue.execute("update outlive.workers set tasks = %s, queues = %s", [tasks, queues])
         assert served() is expected
-    connection.execute("update outlive.workers set state = 'draining'")
+    queue.execute("update outlive.workers set state = 'draining'")
     assert not served()
-    db.run(connection, store.cancel([job]))
+    queue.run(store.cancel([job]))
     assert served()
 
 
-def test_a_verb_and_its_entry_in_the_audit_are_written_together(connection: db.Connection) -> None:
-    jobs = [make_finished(connection, Outcome.FAILED) for _ in range(3)]
+def test_a_verb_and_its_entry_in_the_audit_are_written_together(queue):
+    jobs = [queue.make_finished(Outcome.FAILED) for _ in range(3)]
     entry, wanted = new_job_id(), JobFilter(states=(State.FAILED,))
     for portion in (jobs[:2], jobs[2:]):
-        changes = db.run(connection, store.act("retry", portion, who="anna@host", what=wanted, entry=entry))
+        changes = queue.run(store.act("retry", portion, who="anna@host", what=wanted, entry=entry))
         assert all(change.changed for change in changes)
-    [row] = db.run(connection, store.list_audit())
+    [row] = queue.run(store.list_audit())
     assert (row["who"], row["action"], row["jobs"]) == ("anna@host", "retry", 3)
     assert msgspec.json.decode(row["what"]) == {"states": ["failed"]}
-    assert {state_of(connection, job) for job in jobs} == {State.PENDING}
-    [change] = db.run(connection, store.act("retry", jobs[:1], who="anna@host", entry=new_job_id()))
+    assert {queue.state_of(job) for job in jobs} == {State.PENDING}
+    [change] = queue.run(store.act("retry", jobs[:1], who="anna@host", entry=new_job_id()))
     assert (change.changed, change.note) == (False, "it is under way already")
-    assert len(db.run(connection, store.list_audit())) == 1
+    assert len(queue.run(store.list_audit())) == 1
 
 
 @pytest.mark.parametrize(
     ("verb", "before", "after"),
     [("cancel", "pending", "cancelled"), ("release", "quarantined", "pending"), ("prune", "succeeded", "pruned")],
 )
-def test_each_verb_acts_and_is_written(connection: db.Connection, verb: Any, before: str, after: str) -> None:
+def test_each_verb_acts_and_is_written(queue: Queue, verb: Any, before: str, after: str) -> None:
     makers = {"pending": make, "quarantined": make_quarantined, "succeeded": make_finished}
-    job = makers[before](connection)  # type: ignore[operator]
-    changes = db.run(connection, store.act(verb, [job, new_job_id()], who="anna", entry=new_job_id()))
+    job = makers[before](queue)  # type: ignore[operator]
+    changes = queue.run(store.act(verb, [job, new_job_id()], who="anna", entry=new_job_id()))
     assert [(one.id, one.state, one.changed, one.note) for one in changes] == [(job, after, True, None)]
-    assert values(connection, "select action from outlive.audit") == [verb]
-    assert values(connection, "select what #>> '{ids,0}' from outlive.audit") == [str(job)]
+    assert queue.values("select action from outlive.audit") == [verb]
+    assert queue.values("select what #>> '{ids,0}' from outlive.audit") == [str(job)]
 
 
-def test_a_job_that_is_not_pruned_says_why(connection: db.Connection) -> None:
-    needed, waiting = make_finished(connection), make(connection)
-    make(connection, links=msgspec.json.encode({"after": [needed, waiting]}))
-    changes = db.run(connection, store.act("prune", [waiting, needed], who="anna", entry=new_job_id()))
+def test_a_job_that_is_not_pruned_says_why(queue):
+    needed, waiting = queue.make_finished(), queue.make()
+    queue.make(links=msgspec.json.encode({"after": [needed, waiting]}))
+    changes = queue.run(store.act("prune", [waiting, needed], who="anna", entry=new_job_id()))
     notes = {one.id: (one.state, one.changed, one.note) for one in changes}
     assert notes[waiting] == ("pending", False, "only finished and quarantined jobs can be pruned")
     assert notes[needed][:2] == ("succeeded", False)
     assert "another job needs its result" in str(notes[needed][2])
 
 
-def test_old_entries_of_the_audit_are_pruned(connection: db.Connection) -> None:
+def test_old_entries_of_the_audit_are_pruned(queue):
     for days in (91, 1):
-        set_now(connection, later_s=-86400.0 * days)
-        db.run(connection, store.write_audit(new_job_id(), who="a", action=f"{days} days ago", what={}))
-    set_now(connection)
-    db.run(connection, store.prune_audit())
-    [row] = db.run(connection, store.list_audit())
+        queue.set_now(later_s=-86400.0 * days)
+        queue.run(store.write_audit(new_job_id(), who="a", action=f"{days} days ago", what={}))
+    queue.set_now()
+    queue.run(store.prune_audit())
+    [row] = queue.run(store.list_audit())
     assert row["action"] == "1 days ago"
-    assert db.run(connection, store.list_audit(past=row["id"])) == []
+    assert queue.run(store.list_audit(past=row["id"])) == []

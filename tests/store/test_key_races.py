@@ -8,162 +8,144 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Claimed, Ended
-from tests.driving.making import (
-    Connect,
-    end,
-    enqueue,
-    follow,
-    links,
-    new_worker,
-    register_worker,
-    request,
-    values,
-)
+from tests.driving.making import Queue, links, new_worker, request
 from tests.store.acting import assert_sound
 from tests.store.keyed import CUSTOMER, admitted, admitted_now, claim, make_keyed, sound, succeed
 from tests.waiting import eventually
 
 __all__ = ["sound"]
 
-Act = Callable[[db.Connection, Claimed, UUID], object]
+Act = Callable[[Queue, Claimed, UUID], object]
 ACTS: dict[str, tuple[Act, int]] = {
     "enqueue": (lambda connection, running, spare: make_keyed(connection), +1),
     "end": (lambda connection, running, spare: succeed(connection, running), -1),
-    "cancel": (lambda connection, running, spare: db.run(connection, store.cancel([spare])), -1),
-    "block": (lambda connection, running, spare: db.run(connection, store.block([spare], "later")), -1),
+    "cancel": (lambda connection, running, spare: connection.run(store.cancel([spare])), -1),
+    "block": (lambda connection, running, spare: connection.run(store.block([spare], "later")), -1),
 }
 """What a transaction may do to the jobs of a key, and how many more or fewer are to run after that."""
 
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(ACTS, 2)))
-def test_of_two_transactions_that_are_open_at_once_the_later_sees_the_earlier(
-    connection: db.Connection, connect: Connect, first: str, second: str
-) -> None:
+def test_of_two_transactions_that_are_open_at_once_the_later_sees_the_earlier(queue, connect, first, second):
     """Both have acted before either commits, so neither has seen what the other did until then."""
     one, other = connect(), connect()
-    make_keyed(connection)
-    [running] = claim(connection)
-    spare, another = make_keyed(connection), make_keyed(connection)
+    make_keyed(queue)
+    [running] = claim(queue)
+    spare, another = make_keyed(queue), make_keyed(queue)
     one.execute("begin")
     other.execute("begin")
     ACTS[first][0](one, running, spare)
     ACTS[second][0](other, running, spare if first == "enqueue" else another)
     one.execute("commit")
     other.execute("commit")
-    assert_sound(connection)
-    db.run(connection, store.admit_due())
-    assert values(connection, "select id from outlive.key_turns") == []
+    assert_sound(queue)
+    queue.run(store.admit_due())
+    assert queue.values("select id from outlive.key_turns") == []
     left = 3 + ACTS[first][1] + ACTS[second][1]
     if "end" not in (first, second):
-        succeed(connection, running)
+        succeed(queue, running)
         left -= 1
-    while claimed := claim(connection):
+    while claimed := claim(queue):
         assert len(claimed) == 1
-        succeed(connection, *claimed)
+        succeed(queue, *claimed)
         left -= 1
     assert left == 0
 
 
-def test_an_open_transaction_that_has_enqueued_holds_up_no_other(connection: db.Connection, connect: Connect) -> None:
+def test_an_open_transaction_that_has_enqueued_holds_up_no_other(queue, connect):
     other = connect()
-    make_keyed(connection)
-    [running] = claim(connection)
-    waiting = make_keyed(connection)
+    make_keyed(queue)
+    [running] = claim(queue)
+    waiting = make_keyed(queue)
     other.execute("begin")
     make_keyed(other)
-    succeed(connection, running)
-    assert admitted(connection) == [waiting]
+    succeed(queue, running)
+    assert admitted(queue) == [waiting]
     other.execute("rollback")
 
 
-def test_while_a_key_is_locked_an_end_is_written_and_the_reaper_admits_the_next(
-    connection: db.Connection, connect: Connect
-) -> None:
+def test_while_a_key_is_locked_an_end_is_written_and_the_reaper_admits_the_next(queue, connect):
     other = connect()
-    make_keyed(connection)
-    [running] = claim(connection)
-    waiting = make_keyed(connection)
+    make_keyed(queue)
+    [running] = claim(queue)
+    waiting = make_keyed(queue)
     other.execute("begin")
     other.execute("select outlive.lock_keys(%s)", [[CUSTOMER]])
-    succeed(connection, running)
-    assert admitted_now(connection) == []
-    assert db.run(connection, store.admit_due()) == 1
-    assert admitted_now(connection) == []
+    succeed(queue, running)
+    assert admitted_now(queue) == []
+    assert queue.run(store.admit_due()) == 1
+    assert admitted_now(queue) == []
     other.execute("commit")
-    assert db.run(connection, store.admit_due()) == 1
-    assert admitted_now(connection) == [waiting]
-    assert db.run(connection, store.admit_due()) == 0
+    assert queue.run(store.admit_due()) == 1
+    assert admitted_now(queue) == [waiting]
+    assert queue.run(store.admit_due()) == 0
 
 
-def test_a_job_that_another_transaction_has_locked_is_passed_by_and_not_forgotten(
-    connection: db.Connection, connect: Connect
-) -> None:
+def test_a_job_that_another_transaction_has_locked_is_passed_by_and_not_forgotten(queue, connect):
     other = connect()
-    make_keyed(connection, concurrency=2)
-    [running] = claim(connection)
-    locked = make_keyed(connection, priority=0)
-    free = make_keyed(connection)
+    make_keyed(queue, concurrency=2)
+    [running] = claim(queue)
+    locked = make_keyed(queue, priority=0)
+    free = make_keyed(queue)
     other.execute("begin")
-    db.run(other, store.cancel([locked]))
-    succeed(connection, running)
-    assert admitted(connection) == [free]
+    other.run(store.cancel([locked]))
+    succeed(queue, running)
+    assert admitted(queue) == [free]
     other.execute("rollback")
-    succeed(connection, *claim(connection))
-    assert admitted(connection) == [locked]
+    succeed(queue, *claim(queue))
+    assert admitted(queue) == [locked]
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_transaction_with_an_old_view_of_the_tables_leaves_the_admission_to_the_reaper(
-    connection: db.Connection, connect: Connect, level: str
-) -> None:
+def test_a_transaction_with_an_old_view_of_the_tables_leaves_the_admission_to_the_reaper(queue, connect, level):
     other = connect()
     other.execute(f"begin isolation level {level}".encode())
     other.execute("select count(*) from outlive.jobs")
-    first = make_keyed(connection)
+    first = make_keyed(queue)
     make_keyed(other)
     other.execute("commit")
-    assert admitted_now(connection) == [first]
-    assert db.run(connection, store.admit_due()) == 1
-    assert admitted_now(connection) == [first]
+    assert admitted_now(queue) == [first]
+    assert queue.run(store.admit_due()) == 1
+    assert admitted_now(queue) == [first]
 
 
-def test_batches_with_many_keys_in_any_order_never_deadlock(connection: db.Connection, connect: Connect) -> None:
+def test_batches_with_many_keys_in_any_order_never_deadlock(queue, connect):
     keys = [f"key-{n}" for n in range(50)]
     links_of = [links(key) for key in keys]
     over = "select key from outlive.keyed_jobs where state = 'admitted' group by key having count(*) > 1"
 
     def play(number: int) -> None:
         mine, chance = connect(), random.Random(number)
-        worker = register_worker(mine, new_worker())
+        worker = mine.register_worker(new_worker())
         for _ in range(20):
             chance.shuffle(links_of)
             with mine.transaction():
                 for part in (links_of[:20], links_of[20:40]):
-                    enqueue(mine, [request(links=one) for one in part])
+                    mine.enqueue([request(links=one) for one in part])
             running = claim(mine, worker=worker, limit=30)
-            end(mine, *(Ended(one.token) for one in running), worker=worker)
-            assert values(mine, over) == []
+            mine.end(*(Ended(one.token) for one in running), worker=worker)
+            assert mine.values(over) == []
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(play, range(4)))
-    follow(connection)
-    eventually(lambda: db.run(connection, store.admit_due()) == 0)
-    assert_sound(connection)
+    queue.follow()
+    eventually(lambda: queue.run(store.admit_due()) == 0)
+    assert_sound(queue)
     done = 0
-    while running := claim(connection):
+    while running := claim(queue):
         assert len(running) <= len(keys)
-        succeed(connection, *running)
+        succeed(queue, *running)
         done += len(running)
-    assert values(connection, "select count(*) from outlive.attempts where state = 'succeeded'") == [4 * 20 * 40]
+    assert queue.values("select count(*) from outlive.attempts where state = 'succeeded'") == [4 * 20 * 40]
 
 
-def test_a_batch_with_very_many_keys_is_admitted_bit_by_bit(connection: db.Connection) -> None:
-    enqueue(connection, [request(links=links(f"key-{n}")) for n in range(1200)])
-    db.run(connection, store.admit_due(500))
-    [some] = values(connection, "select count(*) from outlive.waiting")
+def test_a_batch_with_very_many_keys_is_admitted_bit_by_bit(queue):
+    queue.enqueue([request(links=links(f"key-{n}")) for n in range(1200)])
+    queue.run(store.admit_due(500))
+    [some] = queue.values("select count(*) from outlive.waiting")
     assert 0 < some < 1200
-    while db.run(connection, store.admit_due()):
+    while queue.run(store.admit_due()):
         pass
-    assert values(connection, "select count(*) from outlive.waiting") == [1200]
+    assert queue.values("select count(*) from outlive.waiting") == [1200]

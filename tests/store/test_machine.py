@@ -20,19 +20,13 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outlive import db, store
 from outlive.errors import BadArguments, StaleAttempt
 from outlive.model import Claimed, Ended, Lost
 from outlive.states import FINISHED, Outcome, State
-from tests.driving.making import TASK, register_task, register_worker, request, set_now, state_of
+from tests.driving.making import TASK, Queue, request
 from tests.store.acting import ENDS, LANE, NOW, assert_sound, clear, complete, contents, give_up
 from tests.store.histories import SHORT, run_histories
 
@@ -61,9 +55,9 @@ class Right:
 class Store(RuleBasedStateMachine):
     """A model of the answers that clients, workers and operators got, compared with the tables."""
 
-    def __init__(self, connection: db.Connection) -> None:
+    def __init__(self, queue: Queue) -> None:
         super().__init__()
-        self.connection = connection
+        self.connection = queue
         self.now: datetime = NOW
         self.asked = 0
         self.acknowledged: list[UUID] = []
@@ -86,7 +80,7 @@ class Store(RuleBasedStateMachine):
         self.called: set[UUID] = set()
 
     def run(self, statement: db.Statement[Any]) -> Any:
-        return db.run(self.connection, statement)
+        return self.connection.run(statement)
 
     def one_of(self, choice: list[T], number: int) -> T:
         return choice[number % len(choice)]
@@ -96,10 +90,10 @@ class Store(RuleBasedStateMachine):
         self.max_losses = max_losses
         clear(self.connection)
         self.connection.execute("select setseed(0)")  # The same steps give the same backoffs.
-        set_now(self.connection, self.now)
+        self.connection.set_now(self.now)
         self.limit(2, False)
         for worker in self.workers:
-            register_worker(self.connection, worker)
+            self.connection.register_worker(worker)
         for batch in BATCHES:
             callbacks: dict[str, Any] = {f"on_{event}": request(event) for event in ("success", "failure", "done")}
             self.run(store.open_batch(batch, "import", **callbacks))
@@ -143,7 +137,7 @@ class Store(RuleBasedStateMachine):
         if job.id not in refused:
             self.acknowledged.append(job.id)
         else:
-            assert state_of(self.connection, refused[job.id]) not in FINISHED
+            assert self.connection.state_of(refused[job.id]) not in FINISHED
             assert on_conflict == "skip" or refused[job.id] in self.current or self.is_kept(refused[job.id])
 
     @precondition(lambda self: self.acknowledged)
@@ -301,7 +295,7 @@ class Store(RuleBasedStateMachine):
         lost = self.lost_by.pop(worker, Counter[UUID]())
         gain = {job: times for job, times in lost.items() if self.is_held_for_losses(job)}
         for _ in range(2):  # It did not hear the answer.
-            register_worker(self.connection, reborn, formerly=worker)
+            self.connection.register_worker(reborn, formerly=worker)
         for job, times in gain.items():
             self.losses[job] -= times
         self.workers[self.workers.index(worker)] = reborn
@@ -329,7 +323,7 @@ class Store(RuleBasedStateMachine):
 
     def is_held_for_losses(self, job: UUID) -> bool:
         """Whether a loss that is taken back can change the place of a job."""
-        state = state_of(self.connection, job)
+        state = self.connection.state_of(job)
         if state is State.QUARANTINED:
             held = self.connection.execute("select details from outlive.held where id = %s", [job]).fetchone()
             return held is not None and "vanished" in held[0]
@@ -340,7 +334,7 @@ class Store(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 60.0, LEASE_S, LEASE_S + 1, 86400.0]))
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
-        set_now(self.connection, self.now)
+        self.connection.set_now(self.now)
 
     @rule(seconds=st.sampled_from([0.0, 1.0, LEASE_S, LEASE_S + 1]))
     def expire(self, seconds: float) -> None:
@@ -407,8 +401,8 @@ class Store(RuleBasedStateMachine):
     def limit(self, max_crashes: int, by_fingerprint: bool) -> None:
         self.max_crashes, self.by_fingerprint = max_crashes, by_fingerprint
         by = "fingerprint" if by_fingerprint else "job"
-        register_task(
-            self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=self.max_losses, quarantine_by=by
+        self.connection.register_task(
+            max_attempts=3, max_crashes=max_crashes, max_losses=self.max_losses, quarantine_by=by
         )
 
     # People
@@ -425,7 +419,7 @@ class Store(RuleBasedStateMachine):
         }[verb]
         before = contents(self.connection)
         [change] = self.run(statement([job]))
-        assert change.state == state_of(self.connection, job)
+        assert change.state == self.connection.state_of(job)
         if not change.changed:
             assert change.note
             assert contents(self.connection) == before
@@ -443,12 +437,12 @@ class Store(RuleBasedStateMachine):
     def prune(self, number: int) -> None:
         job = self.one_of(self.acknowledged, number)
         needed = self.connection.execute("select from outlive.dependencies where needs = %s", [job]).fetchone()
-        state = state_of(self.connection, job)
+        state = self.connection.state_of(job)
         forgettable = state in {*FINISHED, State.QUARANTINED} and needed is None
         [[batch]] = self.connection.execute("select batch from outlive.jobs where id = %s", [job]).fetchall()
         assert self.run(store.prune_jobs([job])) == forgettable
         if forgettable:
-            assert state_of(self.connection, job) is None
+            assert self.connection.state_of(job) is None
             self.acknowledged.remove(job)
             self.pruned[batch][str(state)] += 1
             self.finished.pop(job, None)
@@ -471,7 +465,7 @@ class Store(RuleBasedStateMachine):
 
     def note(self, job: UUID) -> None:
         """Remember that a job has finished; it must not change any more."""
-        state = state_of(self.connection, job)
+        state = self.connection.state_of(job)
         if state in FINISHED and job not in self.finished:
             assert state is not None
             self.finished[job] = (state, len(self.run(store.list_attempts(job))))
@@ -581,11 +575,11 @@ LONG = settings(SHORT, max_examples=1500, stateful_step_count=80, derandomize=Fa
 
 
 @pytest.mark.timeout(400)  # A failure is first made as small as possible.
-def test_the_invariants_hold_in_short_random_histories(connection: db.Connection) -> None:
-    run_histories(Store, connection)
+def test_the_invariants_hold_in_short_random_histories(queue):
+    run_histories(Store, queue)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_the_invariants_hold_in_long_random_histories(connection: db.Connection) -> None:
-    run_histories(Store, connection, LONG)
+def test_the_invariants_hold_in_long_random_histories(queue):
+    run_histories(Store, queue, LONG)

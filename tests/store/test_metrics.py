@@ -6,27 +6,17 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from outlive import db, store
+from outlive import store
 from outlive.metrics import database, exposition
 from outlive.metrics.catalogue import OF_DATABASE
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome
-from tests.driving.making import (
-    NOON,
-    claim,
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    register_task,
-    register_worker,
-    set_now,
-)
+from tests.driving.making import NOON, Queue
 
 
-def read(connection: db.Connection) -> dict[tuple[str, str], float]:
+def read(queue: Queue) -> dict[tuple[str, str], float]:
     """Every figure by the name of its metric and the value of its label, as a scraper reads it."""
-    text = exposition.text(database.by_metric(db.run(connection, store.metrics()))).decode()
+    text = exposition.text(database.by_metric(queue.run(store.metrics()))).decode()
     families = list(text_string_to_metric_families(text))
     assert [family.name for family in families] == [metric.name for metric in OF_DATABASE]
     return {
@@ -36,26 +26,26 @@ def read(connection: db.Connection) -> dict[tuple[str, str], float]:
     }
 
 
-def test_an_empty_database_has_a_zero_for_each_state(connection: db.Connection) -> None:
-    figures = read(connection)
+def test_an_empty_database_has_a_zero_for_each_state(queue):
+    figures = read(queue)
     assert set(figures.values()) == {0.0}
     assert ("outlive_workers", "dead") in figures
     assert ("outlive_jobs", "quarantined") in figures
     assert not any(name.startswith("outlive_queue") for name, _ in figures)
 
 
-def test_jobs_are_counted_by_state_and_by_queue(connection: db.Connection) -> None:
-    set_now(connection)
-    register_task(connection, name="quiet", queue="quiet")
-    make_quarantined(connection)
-    make_finished(connection)
-    make_finished(connection, Outcome.FAILED)
-    make_many(connection, 3)
-    make(connection, queue="night", run_at=NOON + timedelta(hours=1))
-    db.run(connection, store.pause_queue("night"))
-    claim(connection, limit=1, lease_s=30)
-    set_now(connection, later_s=90)
-    figures = read(connection)
+def test_jobs_are_counted_by_state_and_by_queue(queue):
+    queue.set_now()
+    queue.register_task(name="quiet", queue="quiet")
+    queue.make_quarantined()
+    queue.make_finished()
+    queue.make_finished(Outcome.FAILED)
+    queue.make_many(3)
+    queue.make(queue="night", run_at=NOON + timedelta(hours=1))
+    queue.run(store.pause_queue("night"))
+    queue.claim(limit=1, lease_s=30)
+    queue.set_now(later_s=90)
+    figures = read(queue)
     states = {state: count for (name, state), count in figures.items() if name == "outlive_jobs" and count}
     assert states == {"quarantined": 1, "succeeded": 1, "failed": 1, "pending": 3, "running": 1}
     queues = {key: value for key, value in figures.items() if key[0].startswith("outlive_queue") and value}
@@ -73,22 +63,22 @@ def test_jobs_are_counted_by_state_and_by_queue(connection: db.Connection) -> No
     assert figures["outlive_stuck_jobs", ""] == 1
 
 
-def test_a_dead_worker_is_counted_and_serves_no_queue(connection: db.Connection) -> None:
-    make(connection)
-    register_worker(connection, UUID(int=1))
-    register_worker(connection, UUID(int=2), state="dead")
-    figures = read(connection)
+def test_a_dead_worker_is_counted_and_serves_no_queue(queue):
+    queue.make()
+    queue.register_worker(UUID(int=1))
+    queue.register_worker(UUID(int=2), state="dead")
+    figures = read(queue)
     assert (figures["outlive_workers", "active"], figures["outlive_workers", "dead"]) == (1, 1)
     assert figures["outlive_queue_workers", "default"] == 1
-    connection.execute("update outlive.workers set queues = '{night}'")
-    assert read(connection)["outlive_queue_workers", "default"] == 0
+    queue.execute("update outlive.workers set queues = '{night}'")
+    assert read(queue)["outlive_queue_workers", "default"] == 0
 
 
-def test_sources_show_their_tokens_and_whether_they_are_open(connection: db.Connection) -> None:
+def test_sources_show_their_tokens_and_whether_they_are_open(queue):
     shop, bank = SourceLimits("shop", rate_limit_per_minute=60, burst=5), SourceLimits("bank")
-    db.run(connection, store.register_sources([shop, bank]))
-    connection.execute("update outlive.sources set paused_until = outlive.now() + interval '1m' where name = 'bank'")
-    figures = read(connection)
+    queue.run(store.register_sources([shop, bank]))
+    queue.execute("update outlive.sources set paused_until = outlive.now() + interval '1m' where name = 'bank'")
+    figures = read(queue)
     assert (figures["outlive_sources", "open"], figures["outlive_sources", "closed"]) == (1, 1)
     assert figures["outlive_source_tokens", "shop"] == 5
     assert ("outlive_source_tokens", "bank") not in figures
@@ -96,23 +86,23 @@ def test_sources_show_their_tokens_and_whether_they_are_open(connection: db.Conn
     assert [figures[f"outlive_source_{what}", "shop"] for what in ("breaker_open", "paused")] == [0, 0]
 
 
-def test_a_schedule_that_does_not_fire_is_behind(connection: db.Connection) -> None:
-    set_now(connection)
+def test_a_schedule_that_does_not_fire_is_behind(queue):
+    queue.set_now()
     made = [Schedule(name=name, task="work", args=b"{}", every_s=60.0) for name in ("late", "paused", "in time")]
-    db.run(connection, store.declare_schedules(made, "shop:app"))
-    connection.execute("update outlive.schedules set next_at = outlive.now() - interval '90 s'")
-    connection.execute("update outlive.schedules set next_at = outlive.now() + interval '1 s' where name = 'in time'")
-    db.run(connection, store.pause_schedule("paused"))
-    figures = read(connection)
+    queue.run(store.declare_schedules(made, "shop:app"))
+    queue.execute("update outlive.schedules set next_at = outlive.now() - interval '90 s'")
+    queue.execute("update outlive.schedules set next_at = outlive.now() + interval '1 s' where name = 'in time'")
+    queue.run(store.pause_schedule("paused"))
+    figures = read(queue)
     behind = {name: late_s for (metric, name), late_s in figures.items() if metric == "outlive_schedule_behind_seconds"}
     assert behind == {"late": 90, "in time": 0}
 
 
-def test_no_label_has_more_values_than_a_server_bears(connection: db.Connection) -> None:
+def test_no_label_has_more_values_than_a_server_bears(queue):
     for n in range(250):
-        make(connection, queue=f"queue-{n:03}", source=f"source-{n:03}")
-    make_many(connection, 2, queue="queue-249")
-    figures = read(connection)
+        queue.make(queue=f"queue-{n:03}", source=f"source-{n:03}")
+    queue.make_many(2, queue="queue-249")
+    figures = read(queue)
     for metric, most in (("outlive_queue_waiting_jobs", 201), ("outlive_source_paused", 200)):
         assert len([name for name, _ in figures if name == metric]) == most
     assert figures["outlive_queue_waiting_jobs", "other"] == 50
@@ -121,6 +111,6 @@ def test_no_label_has_more_values_than_a_server_bears(connection: db.Connection)
 
 
 @pytest.mark.parametrize("name", ["a\nb", 'quo"ted', "back\\slash", "ünïcode \u202e"])
-def test_a_hostile_name_stays_a_label(connection: db.Connection, name: str) -> None:
-    make(connection, queue=name)
-    assert read(connection)["outlive_queue_waiting_jobs", name] == 1
+def test_a_hostile_name_stays_a_label(queue, name):
+    queue.make(queue=name)
+    assert read(queue)["outlive_queue_waiting_jobs", name] == 1

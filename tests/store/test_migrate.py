@@ -13,26 +13,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from outlive import db, migrate, store
+from outlive import migrate, store
 from outlive.errors import DatabaseBusy, SchemaMismatch
 from outlive.model import Ended
 from outlive.states import Outcome, State
 from tests.driving import releases
 from tests.driving.databases import SETTABLE_CLOCK, new_database, worker_connections
-from tests.driving.making import (
-    Connect,
-    claim,
-    end,
-    links,
-    make,
-    make_quarantined,
-    new_worker,
-    run_job,
-    set_now,
-    state_of,
-    value,
-    values,
-)
+from tests.driving.making import Connect, Queue, links, new_worker, values
 from tests.waiting import eventually
 
 SNAPSHOTS = sorted((Path(__file__).parent / "schemas").glob("v*.sql"), key=lambda path: int(path.stem[1:]))
@@ -76,53 +63,53 @@ def catalog(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 @pytest.fixture
-def empty(empty_database_url: str) -> Iterator[db.Connection]:
-    with db.connect(empty_database_url) as connection:
+def empty(empty_database_url: str) -> Iterator[Queue]:
+    with Queue.at(empty_database_url) as connection:
         yield connection
 
 
-def test_an_empty_database_gets_the_schema(empty: db.Connection) -> None:
+def test_an_empty_database_gets_the_schema(empty):
     assert migrate.version(empty) == 0
     assert migrate.migrate(empty) == (0, migrate.VERSION)
     assert migrate.version(empty) == migrate.VERSION
     migrate.check(empty)
 
 
-def test_migrating_again_changes_nothing(empty: db.Connection) -> None:
+def test_migrating_again_changes_nothing(empty):
     migrate.migrate(empty)
     before = catalog(empty)
-    job = make(empty)
-    oid = value(empty, "select 'outlive.job_states'::regclass::oid")
+    job = empty.make()
+    oid = empty.value("select 'outlive.job_states'::regclass::oid")
     assert migrate.migrate(empty) == (migrate.VERSION, migrate.VERSION)
     assert catalog(empty) == before
-    assert value(empty, "select 'outlive.job_states'::regclass::oid") == oid
-    assert state_of(empty, job) is State.PENDING
+    assert empty.value("select 'outlive.job_states'::regclass::oid") == oid
+    assert empty.state_of(job) is State.PENDING
 
 
-def test_a_migration_that_fails_leaves_nothing_behind(empty: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_nothing_behind(empty, monkeypatch):
     whole = migrate.script()
     monkeypatch.setattr(migrate, "script", lambda current: whole + "; select 1 / 0;")
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate.migrate(empty)
-    assert value(empty, "select to_regnamespace('outlive')") is None
+    assert empty.value("select to_regnamespace('outlive')") is None
 
 
-def test_eight_migrating_one_empty_database_at_once_end_with_one_schema(empty_database_url: str) -> None:
+def test_eight_migrating_one_empty_database_at_once_end_with_one_schema(empty_database_url):
     start = threading.Barrier(8)
 
     def go(_: int) -> tuple[int, int]:
-        with db.connect(empty_database_url) as connection:
+        with Queue.at(empty_database_url) as connection:
             start.wait()
             return migrate.migrate(connection)
 
     with ThreadPoolExecutor(8) as threads:
         steps = sorted(threads.map(go, range(8)))
     assert steps == [(0, migrate.VERSION)] + [(migrate.VERSION, migrate.VERSION)] * 7
-    with db.connect(empty_database_url) as connection:
-        assert values(connection, "select version from outlive.schema_version") == [migrate.VERSION]
+    with Queue.at(empty_database_url) as connection:
+        assert connection.values("select version from outlive.schema_version") == [migrate.VERSION]
 
 
-def test_a_database_without_the_schema_is_told_to_be_migrated(empty: db.Connection) -> None:
+def test_a_database_without_the_schema_is_told_to_be_migrated(empty):
     with pytest.raises(SchemaMismatch, match=r"^the database has no outlive schema yet: run `outlive migrate`$"):
         migrate.check(empty)
 
@@ -139,7 +126,7 @@ def test_a_database_without_the_schema_is_told_to_be_migrated(empty: db.Connecti
         "postgresql://me@h/d?sslpassword=secret",
     ],
 )
-def test_the_command_that_migrates_another_database_has_no_password(empty: db.Connection, given: str) -> None:
+def test_the_command_that_migrates_another_database_has_no_password(empty, given):
     with pytest.raises(SchemaMismatch, match="run `outlive migrate --database-url") as told:
         migrate.check(empty, given)
     assert "secret" not in str(told.value)
@@ -147,37 +134,35 @@ def test_the_command_that_migrates_another_database_has_no_password(empty: db.Co
     assert conninfo_to_dict(named) == {"host": "h", "user": "me", "dbname": "d"}
 
 
-def test_an_older_schema_is_told_to_be_migrated(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_schema_is_told_to_be_migrated(queue, monkeypatch):
     have, need = migrate.VERSION, migrate.VERSION + 1
     monkeypatch.setattr(migrate, "VERSION", need)
     sentence = f"^the database has schema version {have}, but this outlive needs {need}: run `outlive migrate`$"
     with pytest.raises(SchemaMismatch, match=sentence):
-        migrate.check(connection)
+        migrate.check(queue)
 
 
-def test_a_newer_schema_is_neither_used_nor_migrated(connection: db.Connection) -> None:
+def test_a_newer_schema_is_neither_used_nor_migrated(queue):
     newer = migrate.VERSION + 1
-    connection.execute("insert into outlive.schema_version values (%s)", [newer])
-    before = catalog(connection)
+    queue.execute("insert into outlive.schema_version values (%s)", [newer])
+    before = catalog(queue)
     sentence = f"version {newer}, newer than the {migrate.VERSION} of this outlive: upgrade outlive here$"
     with pytest.raises(SchemaMismatch, match=sentence):
-        migrate.check(connection)
+        migrate.check(queue)
     with pytest.raises(SchemaMismatch, match=sentence):
-        migrate.migrate(connection)
-    assert catalog(connection) == before
+        migrate.migrate(queue)
+    assert catalog(queue) == before
 
 
-def test_there_is_a_snapshot_of_every_version() -> None:
+def test_there_is_a_snapshot_of_every_version():
     assert [path.stem for path in SNAPSHOTS] == [f"v{version}" for version in range(1, migrate.VERSION + 1)]
 
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=lambda path: path.stem)
-def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
-    empty: db.Connection, server_url: str, snapshot: Path
-) -> None:
+def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(empty, server_url, snapshot):
     """A change to a released schema raises its version, brings an upgrade, and freezes the new script:
     `outlive migrate --sql > tests/store/schemas/vN.sql`. A version that is not released yet may be frozen again."""
-    with new_database(server_url, template="template0") as url, db.connect(url) as fresh:
+    with new_database(server_url, template="template0") as url, Queue.at(url) as fresh:
         migrate.migrate(fresh)
         expected = catalog(fresh)
     empty.execute(snapshot.read_bytes())
@@ -190,7 +175,7 @@ def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
 
 
 @pytest.mark.parametrize("path", UPGRADES, ids=lambda path: path.stem)
-def test_no_upgrade_adds_a_column_with_a_default(path: Path) -> None:
+def test_no_upgrade_adds_a_column_with_a_default(path):
     """Minor versions since 15.20 and 17.12 refuse that for a table whose rows are a function's parameter."""
     added = re.findall(r"add column[^,;]*", path.read_text())
     assert added
@@ -201,16 +186,16 @@ def test_no_upgrade_adds_a_column_with_a_default(path: Path) -> None:
 
 
 @pytest.fixture
-def version_1(empty: db.Connection) -> db.Connection:
+def version_1(empty: Queue) -> Queue:
     empty.execute(SNAPSHOTS[0].read_bytes())
     return empty
 
 
 def test_clients_enqueue_while_an_upgrade_waits_for_a_reader(
-    version_1: db.Connection, empty_database_url: str, caplog: pytest.LogCaptureFixture
+    version_1: Queue, empty_database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = make_conninfo(empty_database_url, application_name="a long report")
-    with ThreadPoolExecutor(1) as thread, psycopg.connect(url) as reader, db.connect(empty_database_url) as client:
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(url) as reader, Queue.at(empty_database_url) as client:
         process, user = reader.info.backend_pid, reader.info.user
         reader.execute("select count(*) from outlive.job_states")
         upgrade = thread.submit(migrate.migrate, version_1)
@@ -223,12 +208,10 @@ def test_clients_enqueue_while_an_upgrade_waits_for_a_reader(
         client.execute("select outlive.enqueue('work')")
     sentence = f"the upgrade waits for tables that are in use by a long report (process {process} of user {user}), for "
     assert all(line.startswith(sentence) for line in caplog.messages)
-    assert value(version_1, "select count(*) from outlive.jobs") == 3
+    assert version_1.value("select count(*) from outlive.jobs") == 3
 
 
-def test_an_upgrade_gives_up_when_a_table_stays_in_use(
-    version_1: db.Connection, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_gives_up_when_a_table_stays_in_use(version_1, empty_database_url, monkeypatch):
     monkeypatch.setattr(migrate, "_GIVE_UP_S", 0)
     with psycopg.connect(empty_database_url) as reader:
         reader.execute("select from outlive.jobs")
@@ -245,8 +228,8 @@ values (%(id)s, 'old', 'there', 1, '0.1.0', 1, now(), now() - %(seen)s * interva
 
 
 def test_an_upgrade_counts_a_worker_with_a_late_heartbeat_as_running_while_it_has_its_lock_or_a_lease(
-    version_1: db.Connection, empty_database_url: str
-) -> None:
+    version_1, empty_database_url
+):
     old = uuid4()
     version_1.execute(OLD_WORKER, {"id": old, "seen": 3600, "state": "stale"})
     version_1.execute("insert into outlive.liveness values (%s, %s, pg_postmaster_start_time())", [old, 5 << 40])
@@ -268,20 +251,20 @@ def test_an_upgrade_counts_a_worker_with_a_late_heartbeat_as_running_while_it_ha
     assert migrate.version(version_1) == 1
     version_1.execute("update outlive.running set lease_until = now() - interval '1 second'")
     assert migrate.migrate(version_1) == (1, migrate.VERSION)
-    assert values(version_1, "select begun from outlive.running") == [True]
-    assert values(version_1, "select count(secret) from outlive.workers") == [1]
+    assert version_1.values("select begun from outlive.running") == [True]
+    assert version_1.values("select count(secret) from outlive.workers") == [1]
 
 
 # An old server
 
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=lambda path: path.stem)
-def test_every_earlier_version_is_migrated_on_postgres_15(debian_url: str, snapshot: Path) -> None:
+def test_every_earlier_version_is_migrated_on_postgres_15(debian_url, snapshot):
     with (
         new_database(debian_url, template="template0") as fresh_url,
         new_database(debian_url, template="template0") as old_url,
-        db.connect(fresh_url) as fresh,
-        db.connect(old_url) as old,
+        Queue.at(fresh_url) as fresh,
+        Queue.at(old_url) as old,
     ):
         migrate.migrate(fresh)
         old.execute(snapshot.read_bytes())
@@ -312,20 +295,20 @@ end $$
 """
 
 
-def test_an_upgrade_creates_the_roles_that_the_old_version_did_not_have(debian_url: str) -> None:
-    with new_database(debian_url, template="template0") as url, db.connect(url) as admin:
+def test_an_upgrade_creates_the_roles_that_the_old_version_did_not_have(debian_url):
+    with new_database(debian_url, template="template0") as url, Queue.at(url) as admin:
         admin.execute(SNAPSHOTS[0].read_bytes())
         admin.execute(OWNED_BY_ROLE)
         admin.execute("drop database if exists tested with (force)")  # Its rights would keep the role.
         admin.execute("drop role if exists outlive_protocol")
         with (
-            db.connect(make_conninfo(url, user="migrating")) as owner,
+            Queue.at(make_conninfo(url, user="migrating")) as owner,
             pytest.raises(SchemaMismatch, match=r"^this version has roles that the server lacks, and you may not"),
         ):
             migrate.migrate(owner)
         assert migrate.version(admin) == 1
         assert migrate.migrate(admin) == (1, migrate.VERSION)
-        assert value(admin, "select has_schema_privilege('outlive_protocol', 'outlive', 'usage')") is True
+        assert admin.value("select has_schema_privilege('outlive_protocol', 'outlive', 'usage')") is True
 
 
 @pytest.fixture
@@ -335,7 +318,7 @@ def on_15(debian_url: str) -> Iterator[Connect]:
         admin.execute("drop database if exists tested with (force)")
         admin.execute("create database tested")
     url = make_conninfo(debian_url, dbname="tested")
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         assert connection.info.server_version // 10000 == 15
         assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
         assert migrate.migrate(connection, roles=True) == (migrate.VERSION, migrate.VERSION)
@@ -344,46 +327,46 @@ def on_15(debian_url: str) -> Iterator[Connect]:
         yield connect
 
 
-def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
+def test_a_job_lives_its_life_on_postgres_15(on_15):
     connection = on_15()
-    set_now(connection)
-    job = make(connection, args=b'{"a": 1}', dedupe_key="key")
-    assert value(connection, "select outlive.enqueue('work', dedupe_key => 'key')") == job
-    assert [one.ready for one in db.run(connection, store.unsourced_lanes(["work"])).lanes] == [True]
-    run_job(connection, job, Outcome.FAILED, error="no luck")
-    assert state_of(connection, job) is State.RETRYABLE
-    (change,) = db.run(connection, store.retry([job]))
+    connection.set_now()
+    job = connection.make(args=b'{"a": 1}', dedupe_key="key")
+    assert connection.value("select outlive.enqueue('work', dedupe_key => 'key')") == job
+    assert [one.ready for one in connection.run(store.unsourced_lanes(["work"])).lanes] == [True]
+    connection.run_job(job, Outcome.FAILED, error="no luck")
+    assert connection.state_of(job) is State.RETRYABLE
+    (change,) = connection.run(store.retry([job]))
     assert (change.changed, change.state) == (True, "pending")
-    (claimed,) = claim(connection)
+    (claimed,) = connection.claim()
     assert (claimed.attempt, claimed.args) == (2, b'{"a": 1}')
-    assert db.run(connection, store.renew(new_worker(), [claimed.token])) == {}
-    assert end(connection, Ended(claimed.token, result=b"3")) == []
-    assert end(connection, Ended(claimed.token, result=b"4")) == [claimed.token]
-    assert state_of(connection, job) is State.SUCCEEDED
+    assert connection.run(store.renew(new_worker(), [claimed.token])) == {}
+    assert connection.end(Ended(claimed.token, result=b"3")) == []
+    assert connection.end(Ended(claimed.token, result=b"4")) == [claimed.token]
+    assert connection.state_of(job) is State.SUCCEEDED
 
-    cancelled = make(connection)
-    assert [one.changed for one in db.run(connection, store.cancel([cancelled]))] == [True]
-    assert state_of(connection, cancelled) is State.CANCELLED
-    killer = make_quarantined(connection)
-    assert values(connection, "select id from outlive.killers") == [killer]
-    assert [one.changed for one in db.run(connection, store.release([killer]))] == [True]
-    lost = claim(connection)[0]
-    set_now(connection, later_s=301)
-    assert [one.id for one in db.run(connection, store.expire())] == [lost.id]
+    cancelled = connection.make()
+    assert [one.changed for one in connection.run(store.cancel([cancelled]))] == [True]
+    assert connection.state_of(cancelled) is State.CANCELLED
+    killer = connection.make_quarantined()
+    assert connection.values("select id from outlive.killers") == [killer]
+    assert [one.changed for one in connection.run(store.release([killer]))] == [True]
+    lost = connection.claim()[0]
+    connection.set_now(later_s=301)
+    assert [one.id for one in connection.run(store.expire())] == [lost.id]
 
-    first, second = make(connection, links=links("a")), make(connection, links=links("a"))
-    assert {run_job(connection, one).id for one in (first, second)} == {first, second}
+    first, second = connection.make(links=links("a")), connection.make(links=links("a"))
+    assert {connection.run_job(one).id for one in (first, second)} == {first, second}
 
-    set_now(connection, later_s=86400)
-    assert db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=60))[:2] == (3, False)
-    assert db.run(connection, store.prune_jobs([cancelled, killer])) == 1
-    assert values(connection, "select id from outlive.jobs") == [killer]
+    connection.set_now(later_s=86400)
+    assert connection.run(store.prune_finished(State.SUCCEEDED, keep_s=60))[:2] == (3, False)
+    assert connection.run(store.prune_jobs([cancelled, killer])) == 1
+    assert connection.values("select id from outlive.jobs") == [killer]
 
 
-def test_the_tables_are_the_same_on_postgres_15(on_15: Connect, connection: db.Connection) -> None:
+def test_the_tables_are_the_same_on_postgres_15(on_15, queue):
     """Functions and views are printed differently by different servers; tables are not."""
 
-    def tables(on: db.Connection) -> list[str]:
+    def tables(on: Queue) -> list[str]:
         return [line for line in catalog(on) if line.startswith(("column", "relation", "constraint", "index"))]
 
-    assert tables(on_15()) == tables(connection)
+    assert tables(on_15()) == tables(queue)

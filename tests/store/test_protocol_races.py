@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from outlive import db
 from outlive.states import State
 from tests.driving.databases import session
-from tests.driving.making import Connect, hold_of, make, make_ready, register_task, set_now, state_of, value, values
+from tests.driving.making import Queue, values
 from tests.store.acting import clear
 from tests.store.noon import database_url
 from tests.store.test_protocol import Foreign, declare_dead, refused
@@ -22,13 +21,13 @@ LOCKED = "55P03"
 
 
 @pytest.fixture
-def foreign(connection: db.Connection, database_url: str) -> Iterator[Foreign]:
-    clear(connection)
-    with session(connection, database_url, "outlive_protocol") as theirs:
+def foreign(queue: Queue, database_url: str) -> Iterator[Foreign]:
+    clear(queue)
+    with session(queue, database_url, "outlive_protocol") as theirs:
         yield Foreign(theirs)
 
 
-def test_a_claim_at_the_same_time_does_not_undo_that_a_worker_drains(connect: Connect, foreign: Foreign) -> None:
+def test_a_claim_at_the_same_time_does_not_undo_that_a_worker_drains(connect, foreign):
     """Otherwise its death would be charged to its jobs."""
     second, watcher = connect(), connect()
     blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
@@ -36,45 +35,43 @@ def test_a_claim_at_the_same_time_does_not_undo_that_a_worker_drains(connect: Co
         with foreign.connection.transaction():
             foreign.rows("renew", worker=foreign.id, draining=True)
             claimed = threads.submit(values, second, "select token from outlive.claim(%s)", foreign.id)
-            eventually(lambda: value(watcher, blocked, second.info.backend_pid), what="the claim waits")
+            eventually(lambda: watcher.value(blocked, second.info.backend_pid), what="the claim waits")
         assert claimed.result() == []
-    assert value(watcher, "select state from outlive.workers") == "draining"
+    assert watcher.value("select state from outlive.workers") == "draining"
 
 
-def test_a_worker_that_registers_again_and_rolls_back_is_still_alive(
-    connection: db.Connection, foreign: Foreign
-) -> None:
+def test_a_worker_that_registers_again_and_rolls_back_is_still_alive(queue, foreign):
     with foreign.connection.transaction(force_rollback=True):
         Foreign(foreign.connection, worker=foreign.id)
-    assert values(connection, "select worker from outlive.missing_locks") == []
+    assert queue.values("select worker from outlive.missing_locks") == []
 
 
-def test_a_session_that_claims_and_never_commits_is_ended(connection: db.Connection, foreign: Foreign) -> None:
+def test_a_session_that_claims_and_never_commits_is_ended(queue, foreign):
     timeout = "select current_setting('idle_in_transaction_session_timeout')"
-    job = make(connection)
+    job = queue.make()
     with foreign.connection.transaction():
         foreign.claim()
-        assert value(foreign.connection, timeout) == "10s"
+        assert foreign.connection.value(timeout) == "10s"
         query = "select token from outlive.claim(%s)"
-        other = Foreign(connection)
-        assert values(connection, query, other.id) == []
+        other = Foreign(queue)
+        assert queue.values(query, other.id) == []
         foreign.connection.execute("set local idle_in_transaction_session_timeout = '50ms'")  # The test is in a hurry.
-        eventually(lambda: values(connection, query, other.id) != [], what="the other has the job")
+        eventually(lambda: queue.values(query, other.id) != [], what="the other has the job")
         with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
-            value(foreign.connection, timeout)
-    assert state_of(connection, job) is State.RUNNING
+            foreign.connection.value(timeout)
+    assert queue.state_of(job) is State.RUNNING
 
 
-def test_a_locked_batch_delays_neither_a_claim_nor_other_ends(connect: Connect, foreign: Foreign) -> None:
+def test_a_locked_batch_delays_neither_a_claim_nor_other_ends(connect, foreign):
     """A worker that waits for a lock renews nothing, and would be declared dead."""
     ours, theirs = connect(), connect()
-    register_task(ours, max_crashes=2)
-    batch = value(ours, "select outlive.open_batch('a')")
+    ours.register_task(max_crashes=2)
+    batch = ours.value("select outlive.open_batch('a')")
     links = b'{"batch": "%s"}' % str(batch).encode()
-    caught, first, second = make(ours, links=links, priority=0), make(ours, links=links), make(ours)
+    caught, first, second = ours.make(links=links, priority=0), ours.make(links=links), ours.make()
     foreign.fail(foreign.token(), outcome="crashed")
-    register_task(ours, max_crashes=1)
-    make_ready(ours)
+    ours.register_task(max_crashes=1)
+    ours.make_ready()
     with theirs.transaction():
         theirs.execute("select from outlive.batches for update")
         tokens = {id: token for token, id, *_ in foreign.claim(4)}
@@ -83,23 +80,23 @@ def test_a_locked_batch_delays_neither_a_claim_nor_other_ends(connect: Connect, 
         refused(LOCKED, foreign, "fail", worker=foreign.id, token=tokens[first], retry=False)
         foreign.succeed(tokens[second])
     foreign.succeed(tokens[first])
-    assert state_of(ours, caught) is State.RETRYABLE
+    assert ours.state_of(caught) is State.RETRYABLE
 
 
-def test_a_worker_that_is_never_idle_makes_room_for_a_suspect(connection: db.Connection, foreign: Foreign) -> None:
-    make(connection)
+def test_a_worker_that_is_never_idle_makes_room_for_a_suspect(queue, foreign):
+    queue.make()
     foreign.token()
-    suspect = make(connection)
+    suspect = queue.make()
     for _ in range(2):
         victim = Foreign(foreign.connection)
         victim.claim()
-        declare_dead(connection, victim.id)
-    assert (hold_of(connection, suspect) or ("",))[0] == "suspect"
+        declare_dead(queue, victim.id)
+    assert (queue.hold_of(suspect) or ("",))[0] == "suspect"
     for _ in range(3):
-        make(connection)
+        queue.make()
     assert len(foreign.claim()) == 1  # The suspect has not waited for long.
-    even = datetime.fromtimestamp(value(connection, "select extract(epoch from now())::int / 120 * 120 + 240"), UTC)
-    set_now(foreign.connection, even)
+    even = datetime.fromtimestamp(queue.value("select extract(epoch from now())::int / 120 * 120 + 240"), UTC)
+    foreign.connection.set_now(even)
     assert foreign.claim() == []
-    set_now(foreign.connection, even, later_s=2)
+    foreign.connection.set_now(even, later_s=2)
     assert len(foreign.claim()) == 1

@@ -18,19 +18,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import FINISHED, Outcome, State
-from tests.driving.making import (
-    TASK,
-    claim,
-    enqueue,
-    follow,
-    links,
-    make,
-    register_task,
-    register_worker,
-    request,
-    set_now,
-    state_of,
-)
+from tests.driving.making import TASK, Queue, enqueue, links, request
 from tests.store.acting import (
     ANNA,
     ENDS,
@@ -52,7 +40,7 @@ from tests.store.ring import Ring
 from tests.waiting import eventually
 
 T = TypeVar("T")
-Connect = Callable[[], db.Connection]
+Connect = Callable[[], Queue]
 
 # Statements that skip locked rows; they find them the next time.
 SKIPPING = frozenset(
@@ -91,16 +79,14 @@ class Race(Ring):
 def ring(connect: Connect) -> Iterator[Ring]:
     ring = Race(connect(), connect(), connect())
     for connection in (ring.first, ring.second):
-        set_now(connection, TOMORROW)
+        connection.set_now(TOMORROW)
     yield ring
     ring.threads.shutdown()
 
 
 @pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("place", "first"), RACES)
-def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(
-    ring: Ring, place: Place, first: str, commit: bool
-) -> None:
+def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring, place, first, commit):
     """The first commits, and the second has waited for it or passed it by. In the long run the first also rolls back:
     then only the second happens, which tests/store/test_transitions.py tries for each event."""
     for second in EVENTS:
@@ -111,15 +97,15 @@ def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(
             fire(ring.first, first, scene)
             answer = ring.start(partial(fire, event=second, scene=scene))
         answer.result(timeout=10)
-        follow(ring.watcher)
-        found = state_of(ring.watcher, scene.job)
+        ring.watcher.follow()
+        found = ring.watcher.state_of(scene.job)
         begun = after(first, {place}, before=place) if commit else {place}
         allowed = after(second, begun, before=place, first=first if commit else None)
         if second in SKIPPING or not legal(second, place):
             allowed = allowed | begun  # It came before, or passed by.
         assert found in {end.state for end in allowed}, f"{first} ({commit=}), then {second}: {found}"
         assert_sound(ring.watcher)
-        ends = db.run(ring.watcher, store.list_attempts(scene.job)) if found else []
+        ends = ring.watcher.run(store.list_attempts(scene.job)) if found else []
         finished = sum(ended.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED) for ended in ends)
         retried = "retry" in (first, second) and place.state in FINISHED
         assert finished <= 1 + retried, f"{first} and {second} have both finished it"
@@ -133,106 +119,106 @@ def job_ids(count: int) -> list[UUID]:
     return sorted(new_job_id() for _ in range(count))
 
 
-def failed(connection: db.Connection, id: UUID, key: str) -> UUID:
-    return bring(connection, Place.FAILED, id=id, dedupe_key=key).job
+def failed(queue: Queue, id: UUID, key: str) -> UUID:
+    return bring(queue, Place.FAILED, id=id, dedupe_key=key).job
 
 
-def test_cancelling_a_batch_does_not_deadlock_with_a_worker_that_claims_one_of_it_and_ends_another(ring: Ring) -> None:
+def test_cancelling_a_batch_does_not_deadlock_with_a_worker_that_claims_one_of_it_and_ends_another(ring):
     running, waiting = job_ids(2)
     scene = bring(ring.watcher, Place.RUNNING, id=running)
-    make(ring.watcher, id=waiting)
+    ring.watcher.make(id=waiting)
     with ring.first.transaction():
-        assert [claimed.id for claimed in claim(ring.first, limit=1)] == [waiting]
-        answer = ring.start(lambda second: db.run(second, store.cancel([running, waiting])))
+        assert [claimed.id for claimed in ring.first.claim(limit=1)] == [waiting]
+        answer = ring.start(lambda second: second.run(store.cancel([running, waiting])))
         assert not answer.done()
-        assert db.run(ring.first, store.renew(ANNA, [scene.token])) == {scene.token: False}  # It is not locked.
+        assert ring.first.run(store.renew(ANNA, [scene.token])) == {scene.token: False}  # It is not locked.
     assert [(change.state, change.changed) for change in answer.result()] == [("running", True), ("running", True)]
 
 
-def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring: Ring) -> None:
+def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring):
     one, two, three, four = job_ids(4)
     for id, key in [(one, "a"), (two, "b"), (three, "b"), (four, "a")]:
         failed(ring.watcher, id, key)
     with ring.first.transaction():
-        db.run(ring.first, store.retry([one]))
-        answer = ring.start(lambda second: db.run(second, store.retry([three, four])))
-        db.run(ring.first, store.retry([two]))
+        ring.first.run(store.retry([one]))
+        answer = ring.start(lambda second: second.run(store.retry([three, four])))
+        ring.first.run(store.retry([two]))
     assert [change.changed for change in answer.result()] == [False, False]
     assert_sound(ring.watcher)
 
 
-def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring: Ring) -> None:
+def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring):
     older, newer = job_ids(2)
-    make(ring.watcher, id=older, dedupe_key="b")
-    make(ring.watcher, id=newer, dedupe_key="a")
+    ring.watcher.make(id=older, dedupe_key="b")
+    ring.watcher.make(id=newer, dedupe_key="a")
     batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
     with ring.first.transaction():
-        db.run(ring.first, store.cancel([older]))
-        answer = ring.start(lambda second: enqueue(second, batch))
-        db.run(ring.first, store.cancel([newer]))
+        ring.first.run(store.cancel([older]))
+        answer = ring.start(lambda second: second.enqueue(batch))
+        ring.first.run(store.cancel([newer]))
     assert answer.result() == {}
     assert_sound(ring.watcher)
 
 
-def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_key_of_the_batch(ring: Ring) -> None:
+def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_key_of_the_batch(ring):
     replaced, retried = job_ids(2)
-    make(ring.watcher, id=replaced, dedupe_key="b")
-    set_now(ring.watcher, TOMORROW)
+    ring.watcher.make(id=replaced, dedupe_key="b")
+    ring.watcher.set_now(TOMORROW)
     failed(ring.watcher, retried, "a")
     batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
     with ring.first.transaction():
-        db.run(ring.first, store.block([replaced], "while the other comes"))
-        answer = ring.start(lambda second: enqueue(second, batch))
-        [change] = db.run(ring.first, store.retry([retried]))
+        ring.first.run(store.block([replaced], "while the other comes"))
+        answer = ring.start(lambda second: second.enqueue(batch))
+        [change] = ring.first.run(store.retry([retried]))
         assert change.changed
     assert answer.result() == {}
-    assert state_of(ring.watcher, retried) is State.CANCELLED
+    assert ring.watcher.state_of(retried) is State.CANCELLED
     assert_sound(ring.watcher)
 
 
-def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retrying_it(connect: Connect) -> None:
+def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retrying_it(connect):
     """The replacing batch holds "a" and waits for "b" while a retry takes "c" and then wants "a"."""
     watcher, stranger, replacing, retrying = (connect() for _ in range(4))
     first, second = job_ids(2)
     failed(watcher, first, "a"), failed(watcher, second, "c")
     batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b", "c")]
 
-    def waits(connection: db.Connection) -> bool:
+    def waits(queue: Queue) -> bool:
         query = "select cardinality(pg_blocking_pids(%s)) > 0"
-        return watcher.execute(query, [connection.info.backend_pid]).fetchone() == (True,)
+        return watcher.execute(query, [queue.info.backend_pid]).fetchone() == (True,)
 
     with ThreadPoolExecutor(2) as threads:
         with stranger.transaction(force_rollback=True):
-            make(stranger, dedupe_key="b")
+            stranger.make(dedupe_key="b")
             replaced = threads.submit(enqueue, replacing, batch)
             eventually(lambda: waits(replacing))
-            [change] = db.run(watcher, store.retry([second]))
+            [change] = watcher.run(store.retry([second]))
             assert change.changed
             retried = threads.submit(db.run, retrying, store.retry([first, second]))
             eventually(lambda: waits(retrying))
         assert replaced.result(10) == {}
         assert len(retried.result(10)) == 2
-    assert {state_of(watcher, one) for one in (first, second)} <= {State.FAILED, State.CANCELLED}
+    assert {watcher.state_of(one) for one in (first, second)} <= {State.FAILED, State.CANCELLED}
     assert_sound(watcher)
 
 
-def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect: Connect) -> None:
+def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect):
     keys = [f"{n}" for n in range(30)]
     made: list[UUID] = []
 
-    def replace(connection: db.Connection, seed: int) -> None:
+    def replace(queue: Queue, seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(60):
             chosen = chance.sample(keys, 20)
             asked = [request(dedupe_key=key, on_conflict="replace") for key in chosen]
-            enqueue(connection, asked)
+            queue.enqueue(asked)
             made.extend(one.id for one in asked)
 
-    def retry(connection: db.Connection, seed: int) -> None:
+    def retry(queue: Queue, seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(60):
             some = made[-120:]
-            db.run(connection, store.retry(chance.sample(some, min(len(some), 40))))
+            queue.run(store.retry(chance.sample(some, min(len(some), 40))))
 
     with ThreadPoolExecutor(4) as threads:
         racers = [(replace, 1), (replace, 2), (retry, 3), (retry, 4)]
@@ -248,7 +234,7 @@ def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connec
 class Fighter:
     """A worker, client and operator in one, which does everything at random and remembers each answer."""
 
-    connection: db.Connection
+    connection: Queue
     worker: UUID
     random: random.Random
     jobs: list[UUID]  # Shared by all of them.
@@ -271,19 +257,19 @@ class Fighter:
         events = {token: self.random.choice(list(ENDS)) for token in tokens}
         ends = [Ended(token, **ENDS[event], after_s=0.0) for token, event in events.items()]
         lease_s = self.random.choice([300.0, -1.0])
-        turn = db.run(self.connection, store.end_and_claim(self.worker, ends, [LANE], limit=6, lease_s=lease_s))
+        turn = self.connection.run(store.end_and_claim(self.worker, ends, [LANE], limit=6, lease_s=lease_s))
         self.begin(turn.claimed)
         for token in set(tokens) - set(turn.stale):
             assert token not in self.reported
             self.reported[token] = ENDS[events[token]]["outcome"]
 
     def take_suspect(self) -> None:
-        claimed = db.run(self.connection, store.claim_suspect(self.worker, tasks=[TASK]))
+        claimed = self.connection.run(store.claim_suspect(self.worker, tasks=[TASK]))
         self.begin(claimed)
 
     def begin(self, claimed: list[Claimed]) -> None:
         """Begin the claimed jobs, except known killers, which count no attempt."""
-        caught = db.run(self.connection, store.convict(self.worker, [one.token for one in claimed]))
+        caught = self.connection.run(store.convict(self.worker, [one.token for one in claimed]))
         self.owners |= {one.token: self.worker for one in claimed if one.id not in caught}
 
     def finish(self) -> None:
@@ -292,72 +278,70 @@ class Fighter:
             fire(self.connection, "complete", Scene(self.jobs[0], self.owners[token], token))
 
     def keep(self) -> None:
-        db.run(self.connection, store.renew(self.worker, self.owners))
+        self.connection.run(store.renew(self.worker, self.owners))
 
     def be_given_up(self) -> None:
         """Be declared dead and lose the jobs, and come back under a new id."""
         give_up(self.connection, self.worker)
-        turn = db.run(self.connection, store.end_and_claim(self.worker, (), [LANE], limit=6))
+        turn = self.connection.run(store.end_and_claim(self.worker, (), [LANE], limit=6))
         assert turn.claimed == []
         if self.random.random() < 0.5:
-            db.run(self.connection, store.reap(batch=50))
+            self.connection.run(store.reap(batch=50))
         formerly, self.worker = self.worker, UUID(int=self.worker.int + 100)
-        register_worker(self.connection, self.worker, formerly=formerly)
+        self.connection.register_worker(self.worker, formerly=formerly)
 
     def sweep(self) -> None:
-        db.run(self.connection, store.admit_due())
-        db.run(self.connection, store.check_late_ends())
-        db.run(self.connection, store.reap(batch=50))
-        db.run(self.connection, store.expire(batch=50))
-        db.run(self.connection, store.quarantine_killers())
-        for job in db.run(self.connection, store.held_attempts(self.worker)):
+        self.connection.run(store.admit_due())
+        self.connection.run(store.check_late_ends())
+        self.connection.run(store.reap(batch=50))
+        self.connection.run(store.expire(batch=50))
+        self.connection.run(store.quarantine_killers())
+        for job in self.connection.run(store.held_attempts(self.worker)):
             if job.alone_s:
-                db.run(self.connection, store.let_others_in(self.worker, job.token))
+                self.connection.run(store.let_others_in(self.worker, job.token))
 
     def ask(self) -> None:
         """Enqueue jobs with a few keys that all fighters use."""
         batch = [request(dedupe_key=key, on_conflict="replace") for key in self.random.sample("abcdefgh", 3)]
         batch += [request(links=links(key, 2)) for key in self.random.sample("uvwxyz", 3)]
-        refused = enqueue(self.connection, batch)
+        refused = self.connection.enqueue(batch)
         self.jobs += [job.id for job in batch if job.id not in refused]
 
     def operate(self) -> None:
         ids = self.some(self.jobs)
         match self.random.choice(["cancel", "retry", "release", "block"]):
             case "cancel":
-                db.run(self.connection, store.cancel(ids))
+                self.connection.run(store.cancel(ids))
             case "retry":
-                changes = db.run(self.connection, store.retry(ids))
+                changes = self.connection.run(store.retry(ids))
                 self.retried.update(change.id for change in changes if change.changed)
             case "release":
-                db.run(self.connection, store.release(ids))
+                self.connection.run(store.release(ids))
             case "block":
-                db.run(self.connection, store.block(ids, "for a while"))
+                self.connection.run(store.block(ids, "for a while"))
 
 
-def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
+def drain(queue: Queue, worker: UUID, jobs: list[UUID]) -> None:
     """Reap, claim and finish until nothing is left: every round finishes some job."""
     left = len(jobs) + 1
     while left:
-        connection.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
-        db.run(connection, store.expire(batch=10_000))
-        connection.execute(
-            "update outlive.held set ready_at = outlive.now() where why = 'suspect'"
-        )  # The storm is over.
-        db.run(connection, store.release(jobs))
-        claimed = claim(connection, worker=worker, limit=512)
-        db.run(connection, store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
-        before, left = left, sum(state not in FINISHED for state in db.run(connection, store.statuses(jobs)).values())
+        queue.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
+        queue.run(store.expire(batch=10_000))
+        queue.execute("update outlive.held set ready_at = outlive.now() where why = 'suspect'")  # The storm is over.
+        queue.run(store.release(jobs))
+        claimed = queue.claim(worker=worker, limit=512)
+        queue.run(store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
+        before, left = left, sum(state not in FINISHED for state in queue.run(store.statuses(jobs)).values())
         assert left < before, "a round finished nothing"
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(connect: Connect, seed: int) -> None:
+def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(connect, seed):
     connection = connect()
     limits = {"max_attempts": 3, "max_crashes": 2, "max_losses": 3}
-    register_task(connection, **limits, quarantine_by="fingerprint", backoff_s=(0.0,))
+    connection.register_task(**limits, quarantine_by="fingerprint", backoff_s=(0.0,))
     batch = [request(args=b"[%d]" % (n // 2)) for n in range(500)]
-    enqueue(connection, batch)
+    connection.enqueue(batch)
     jobs = [job.id for job in batch]
     fighters = [Fighter(connect(), UUID(int=n), random.Random(seed * 100 + n), jobs) for n in range(8)]
     with ThreadPoolExecutor(len(fighters)) as threads:

@@ -11,140 +11,114 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from outlive import db, store
+from outlive import store
 from outlive.errors import StaleAttempt
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from tests.driving.making import (
-    NOON,
-    WORKER,
-    Connect,
-    count,
-    end,
-    enqueue,
-    lane,
-    make,
-    make_many,
-    new_worker,
-    register_task,
-    request,
-    row,
-    set_now,
-    state_of,
-    value,
-    values,
-)
+from tests.driving.making import NOON, WORKER, Queue, lane, new_worker, request
 from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
 from tests.store.histories import SHORT, run_histories
 from tests.waiting import eventually
 
 
-def declare(connection: db.Connection, name: str = "shop", **said: Any) -> None:
-    db.run(connection, store.register_sources([SourceLimits(name, **said)]))
+def declare(connection: Queue, name: str = "shop", **said: Any) -> None:
+    connection.run(store.register_sources([SourceLimits(name, **said)]))
 
 
-def claim(
-    connection: db.Connection, *sources: str, limit: int = 512, worker: UUID = WORKER, lease_s: float = 300.0
-) -> Admitted:
+def claim(queue: Queue, *sources: str, limit: int = 512, worker: UUID = WORKER, lease_s: float = 300.0) -> Admitted:
     lanes = [lane(source=source) for source in sources or ("shop",)]
-    return db.run(connection, store.claim_sourced(worker, lanes, limit=limit, lease_s=lease_s))
+    return queue.run(store.claim_sourced(worker, lanes, limit=limit, lease_s=lease_s))
 
 
-def begin(connection: db.Connection, source: str = "shop", **how: Any) -> Claimed:
+def begin(connection: Queue, source: str = "shop", **how: Any) -> Claimed:
     """Make and claim one job of the source."""
-    make(connection, source=source)
+    connection.make(source=source)
     (claimed,) = claim(connection, source, limit=1, **how).claimed
     return claimed
 
 
-def ask(connection: db.Connection, token: int | None = None, source: str = "shop") -> Grant:
-    return db.run(connection, store.ask_source(source, token))
+def ask(queue: Queue, token: int | None = None, source: str = "shop") -> Grant:
+    return queue.run(store.ask_source(source, token))
 
 
-def tell(connection: db.Connection, token: int | None, ok: bool | None, *slots: int, source: str = "shop") -> None:
-    db.run(connection, store.count_outcomes([(source, token, ok)], slots))
+def tell(queue: Queue, token: int | None, ok: bool | None, *slots: int, source: str = "shop") -> None:
+    queue.run(store.count_outcomes([(source, token, ok)], slots))
 
 
-def fail(connection: db.Connection, times: int = 5) -> None:
+def fail(queue: Queue, times: int = 5) -> None:
     for _ in range(times):
-        tell(connection, None, False)
+        tell(queue, None, False)
 
 
-def health(connection: db.Connection, name: str = "shop") -> dict[str, Any]:
-    return row(connection, "select * from outlive.source_health where name = %s", name)
+def health(queue: Queue, name: str = "shop") -> dict[str, Any]:
+    return queue.row("select * from outlive.source_health where name = %s", name)
 
 
-def change(connection: db.Connection, **said: float | None) -> bool:
-    return db.run(connection, store.set_source("shop", said))
+def change(connection: Queue, **said: float | None) -> bool:
+    return connection.run(store.set_source("shop", said))
 
 
 # Tokens
 
 
-def test_a_source_gives_its_burst_at_once_and_then_one_token_at_a_time(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60, burst=3)
-    make_many(connection, 10, source="shop")
-    assert len(claim(connection).claimed) == 3
+def test_a_source_gives_its_burst_at_once_and_then_one_token_at_a_time(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60, burst=3)
+    queue.make_many(10, source="shop")
+    assert len(claim(queue).claimed) == 3
     for after_s, tokens in ((0.5, 0), (1.0, 1), (1.9, 0), (4.0, 3), (1000.0, 3)):
-        set_now(connection, later_s=after_s)
-        assert len(claim(connection).claimed) == tokens, after_s
+        queue.set_now(later_s=after_s)
+        assert len(claim(queue).claimed) == tokens, after_s
 
 
-def test_a_source_without_a_rate_gives_as_many_as_are_asked_for(connection: db.Connection) -> None:
-    declare(connection)
-    make_many(connection, 10, source="shop")
-    assert len(claim(connection, limit=7).claimed) == 7
-    assert all(ask(connection).granted for _ in range(10))
-    assert health(connection)["tokens"] is None
+def test_a_source_without_a_rate_gives_as_many_as_are_asked_for(queue):
+    declare(queue)
+    queue.make_many(10, source="shop")
+    assert len(claim(queue, limit=7).claimed) == 7
+    assert all(ask(queue).granted for _ in range(10))
+    assert health(queue)["tokens"] is None
 
 
-def test_a_refused_request_is_told_when_there_will_be_a_token(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=6)
-    running = begin(connection)
-    make(connection, source="shop")
-    assert claim(connection) == Admitted([], {"shop": 10.0})
-    set_now(connection, later_s=4)
-    assert ask(connection, running.token) == Grant(granted=False, wait_s=6.0, open=False, slot=None)
-    set_now(connection, later_s=10)
-    assert ask(connection, running.token).granted
-    assert health(connection)["tokens"] == 0
+def test_a_refused_request_is_told_when_there_will_be_a_token(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=6)
+    running = begin(queue)
+    queue.make(source="shop")
+    assert claim(queue) == Admitted([], {"shop": 10.0})
+    queue.set_now(later_s=4)
+    assert ask(queue, running.token) == Grant(granted=False, wait_s=6.0, open=False, slot=None)
+    queue.set_now(later_s=10)
+    assert ask(queue, running.token).granted
+    assert health(queue)["tokens"] == 0
 
 
-def test_a_job_that_runs_and_waits_goes_before_those_that_would_begin(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60)
-    running = begin(connection)
-    make(connection, source="shop")
-    assert not ask(connection, running.token).granted
-    set_now(connection, later_s=1.1)
-    assert claim(connection).claimed == []
-    set_now(connection, later_s=1.2)
-    assert ask(connection, running.token).granted
-    set_now(connection, later_s=2.3)
-    assert len(claim(connection).claimed) == 1
+def test_a_job_that_runs_and_waits_goes_before_those_that_would_begin(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60)
+    running = begin(queue)
+    queue.make(source="shop")
+    assert not ask(queue, running.token).granted
+    queue.set_now(later_s=1.1)
+    assert claim(queue).claimed == []
+    queue.set_now(later_s=1.2)
+    assert ask(queue, running.token).granted
+    queue.set_now(later_s=2.3)
+    assert len(claim(queue).claimed) == 1
 
 
-def test_a_job_that_died_while_it_waited_holds_up_no_other_for_long(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60)
-    running = begin(connection)
-    make(connection, source="shop")
-    assert not ask(connection, running.token).granted
-    end(connection, Ended(running.token, Outcome.CRASHED))
-    set_now(connection, later_s=1.3)
-    assert len(claim(connection).claimed) == 1
+def test_a_job_that_died_while_it_waited_holds_up_no_other_for_long(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60)
+    running = begin(queue)
+    queue.make(source="shop")
+    assert not ask(queue, running.token).granted
+    queue.end(Ended(running.token, Outcome.CRASHED))
+    queue.set_now(later_s=1.3)
+    assert len(claim(queue).claimed) == 1
 
 
 @st.composite
@@ -156,21 +130,21 @@ def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     return draw(st.lists(st.tuples(st.integers(-200, 3000), st.integers(0, 4)), min_size=1, max_size=25))
 
 
-def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(connection: db.Connection) -> None:
+def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(queue):
     @settings(SHORT)
     @given(st.floats(1, 3000), st.integers(1, 5), steps())
     def play(rate: float, burst: int, moves: list[tuple[int, int]]) -> None:
-        connection.execute("delete from outlive.sources")
-        clear(connection)
-        set_now(connection)
-        declare(connection, rate_limit_per_minute=rate, burst=burst)
-        make_many(connection, 100, source="shop")
+        queue.execute("delete from outlive.sources")
+        clear(queue)
+        queue.set_now()
+        declare(queue, rate_limit_per_minute=rate, burst=burst)
+        queue.make_many(100, source="shop")
         taken: list[tuple[float, int]] = []
         at_ms = most_given = 0
         for later_ms, wanted in moves:
             at_ms = max(0, at_ms + later_ms)
-            set_now(connection, later_s=at_ms / 1000)
-            got = len(claim(connection, limit=wanted).claimed) if wanted else int(ask(connection).granted)
+            queue.set_now(later_s=at_ms / 1000)
+            got = len(claim(queue, limit=wanted).claimed) if wanted else int(ask(queue).granted)
             assert got <= max(1, wanted)
             most_given += got
             taken.append((at_ms / 1000, got))
@@ -180,29 +154,27 @@ def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(connection: 
     play()
 
 
-def test_a_steady_asker_gets_all_that_the_rate_allows(connection: db.Connection) -> None:
-    declare(connection, rate_limit_per_minute=70, burst=2)
+def test_a_steady_asker_gets_all_that_the_rate_allows(queue):
+    declare(queue, rate_limit_per_minute=70, burst=2)
     granted = 0
     for step in range(601):
-        set_now(connection, later_s=step / 10)
-        granted += ask(connection).granted
+        queue.set_now(later_s=step / 10)
+        granted += ask(queue).granted
     assert granted in (70, 71, 72)
 
 
-def test_no_more_than_allowed_run_at_once_and_a_slot_comes_back_with_the_attempts_end(
-    connection: db.Connection,
-) -> None:
-    declare(connection, max_concurrency=2)
-    make_many(connection, 4, source="shop")
-    first, second = claim(connection).claimed
-    assert claim(connection) == Admitted([], {"shop": 0.25})
-    end(connection, Ended(first.token, Outcome.CRASHED, signal="SIGKILL"))
-    assert len(claim(connection).claimed) == 1
-    end(connection, Ended(second.token, Outcome.SUCCEEDED))
-    assert len(claim(connection).claimed) == 1
+def test_no_more_than_allowed_run_at_once_and_a_slot_comes_back_with_the_attempts_end(queue):
+    declare(queue, max_concurrency=2)
+    queue.make_many(4, source="shop")
+    first, second = claim(queue).claimed
+    assert claim(queue) == Admitted([], {"shop": 0.25})
+    queue.end(Ended(first.token, Outcome.CRASHED, signal="SIGKILL"))
+    assert len(claim(queue).claimed) == 1
+    queue.end(Ended(second.token, Outcome.SUCCEEDED))
+    assert len(claim(queue).claimed) == 1
 
 
-def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name() -> None:
+def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name():
     def asked(token: int | None) -> list[Any]:
         return [store.ask_source("shop", token), store.count_outcomes([("shop", token, True)])]
 
@@ -213,70 +185,67 @@ def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name() -> None:
             store.asked_by_job(one.name, one.parameters, 7)
 
 
-def test_progress_is_written_only_by_the_worker_that_has_the_attempt(connection: db.Connection) -> None:
-    declare(connection)
-    running = begin(connection)
+def test_progress_is_written_only_by_the_worker_that_has_the_attempt(queue):
+    declare(queue)
+    running = begin(queue)
     said = [Progress(running.token, 1.0, None, None, b"[1]")]
-    db.run(connection, store.write_progress(new_worker(), said))
-    assert count(connection, "progress") == 0
-    db.run(connection, store.write_progress(WORKER, said))
-    assert count(connection, "progress") == 1
+    queue.run(store.write_progress(new_worker(), said))
+    assert queue.count("progress") == 0
+    queue.run(store.write_progress(WORKER, said))
+    assert queue.count("progress") == 1
 
 
-def test_the_slot_of_a_job_is_also_that_of_its_own_requests(connection: db.Connection) -> None:
-    declare(connection, max_concurrency=1)
-    running = begin(connection)
-    assert ask(connection, running.token) == Grant(granted=True, wait_s=0.0, open=False, slot=None)
+def test_the_slot_of_a_job_is_also_that_of_its_own_requests(queue):
+    declare(queue, max_concurrency=1)
+    running = begin(queue)
+    assert ask(queue, running.token) == Grant(granted=True, wait_s=0.0, open=False, slot=None)
 
 
-def test_a_request_of_another_sources_job_takes_a_slot_until_it_or_its_attempt_ends(connection: db.Connection) -> None:
-    declare(connection, max_concurrency=1)
-    first, second = begin(connection, "bank"), begin(connection, "bank")
-    slot = ask(connection, first.token).slot
+def test_a_request_of_another_sources_job_takes_a_slot_until_it_or_its_attempt_ends(queue):
+    declare(queue, max_concurrency=1)
+    first, second = begin(queue, "bank"), begin(queue, "bank")
+    slot = ask(queue, first.token).slot
     assert slot is not None
-    assert not ask(connection, second.token).granted
-    tell(connection, second.token, None, slot)
-    assert not ask(connection, second.token).granted, "a job gave back the slot of another"
-    tell(connection, first.token, None, slot)
-    assert ask(connection, second.token).slot is not None
-    make(connection, source="shop")
-    assert claim(connection).claimed == []
-    end(connection, Ended(second.token, Outcome.CRASHED, signal="SIGKILL"))
-    assert ask(connection, first.token).granted
-    assert values(connection, "select token from outlive.requests") == [first.token], "what the dead had is left"
+    assert not ask(queue, second.token).granted
+    tell(queue, second.token, None, slot)
+    assert not ask(queue, second.token).granted, "a job gave back the slot of another"
+    tell(queue, first.token, None, slot)
+    assert ask(queue, second.token).slot is not None
+    queue.make(source="shop")
+    assert claim(queue).claimed == []
+    queue.end(Ended(second.token, Outcome.CRASHED, signal="SIGKILL"))
+    assert ask(queue, first.token).granted
+    assert queue.values("select token from outlive.requests") == [first.token], "what the dead had is left"
 
 
 # What is not claimed
 
 
-def test_the_jobs_of_a_source_that_is_switched_off_wait(connection: db.Connection) -> None:
-    running = begin(connection)
-    make(connection, source="shop")
-    assert db.run(connection, store.pause_source("shop"))
-    assert claim(connection).claimed == []
-    assert ask(connection, running.token).open
-    assert db.run(connection, store.resume_source("shop"))
-    assert len(claim(connection).claimed) == 1
-    assert not db.run(connection, store.pause_source("missing"))
-    assert not db.run(connection, store.resume_source("missing"))
+def test_the_jobs_of_a_source_that_is_switched_off_wait(queue):
+    running = begin(queue)
+    queue.make(source="shop")
+    assert queue.run(store.pause_source("shop"))
+    assert claim(queue).claimed == []
+    assert ask(queue, running.token).open
+    assert queue.run(store.resume_source("shop"))
+    assert len(claim(queue).claimed) == 1
+    assert not queue.run(store.pause_source("missing"))
+    assert not queue.run(store.resume_source("missing"))
 
 
-def test_a_worker_that_was_given_up_claims_nothing(connection: db.Connection) -> None:
-    make(connection, source="shop")
-    db.run(
-        connection,
-        store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1),
-    )
-    connection.execute("update outlive.workers set state = 'dead'")
-    assert claim(connection) == Admitted([], {})
-    assert len(claim(connection, worker=new_worker()).claimed) == 1
+def test_a_worker_that_was_given_up_claims_nothing(queue):
+    queue.make(source="shop")
+    queue.run(store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1))
+    queue.execute("update outlive.workers set state = 'dead'")
+    assert claim(queue) == Admitted([], {})
+    assert len(claim(queue, worker=new_worker()).claimed) == 1
 
 
-def test_a_source_locked_by_another_claim_is_passed_over(connect: Connect) -> None:
+def test_a_source_locked_by_another_claim_is_passed_over(connect):
     one, other = connect(), connect()
     other.execute("set lock_timeout = '50ms'")
     for source in ("shop", "bank"):
-        make_many(one, 2, source=source)
+        one.make_many(2, source=source)
     with one.transaction():
         assert len(claim(one, "shop", limit=1).claimed) == 1
         admitted = claim(other, "shop", "bank", limit=4)
@@ -285,122 +254,122 @@ def test_a_source_locked_by_another_claim_is_passed_over(connect: Connect) -> No
     assert len(claim(other, "shop").claimed) == 1
 
 
-def test_the_most_urgent_and_then_the_oldest_of_a_source_go_first(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60)
-    late = make(connection, source="shop", priority=5)
-    urgent = make(connection, source="shop", priority=1)
-    set_now(connection, later_s=-60)
-    old = make(connection, source="shop", priority=5)
+def test_the_most_urgent_and_then_the_oldest_of_a_source_go_first(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60)
+    late = queue.make(source="shop", priority=5)
+    urgent = queue.make(source="shop", priority=1)
+    queue.set_now(later_s=-60)
+    old = queue.make(source="shop", priority=5)
     order = []
     for n in range(3):
-        set_now(connection, later_s=10 * n)
+        queue.set_now(later_s=10 * n)
         offered = [lane(source="shop", priority=priority) for priority in (1, 5)]
-        order += [one.id for one in db.run(connection, store.claim_sourced(WORKER, offered, limit=5)).claimed]
+        order += [one.id for one in queue.run(store.claim_sourced(WORKER, offered, limit=5)).claimed]
     assert order == [urgent, old, late]
 
 
-def test_a_job_over_its_crash_limit_is_caught_and_costs_no_token(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60)
-    job = make(connection, source="shop", options={"max_crashes": 2})
-    (claimed,) = claim(connection).claimed
-    end(connection, Ended(claimed.token, Outcome.CRASHED, signal="SIGSEGV"))
-    connection.execute("""update outlive.jobs set options = '{"max_crashes": 1}'""")
-    set_now(connection, later_s=3600)
-    assert claim(connection).claimed == []
-    assert state_of(connection, job) is State.QUARANTINED
-    assert health(connection)["tokens"] == 1
+def test_a_job_over_its_crash_limit_is_caught_and_costs_no_token(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60)
+    job = queue.make(source="shop", options={"max_crashes": 2})
+    (claimed,) = claim(queue).claimed
+    queue.end(Ended(claimed.token, Outcome.CRASHED, signal="SIGSEGV"))
+    queue.execute("""update outlive.jobs set options = '{"max_crashes": 1}'""")
+    queue.set_now(later_s=3600)
+    assert claim(queue).claimed == []
+    assert queue.state_of(job) is State.QUARANTINED
+    assert health(queue)["tokens"] == 1
 
 
-def test_a_suspect_pays_like_everybody_else(connection: db.Connection) -> None:
-    set_now(connection)
-    register_task(connection, max_losses=2)
-    declare(connection, rate_limit_per_minute=60)
-    begin(connection, lease_s=0.1)
-    set_now(connection, later_s=0.5)
-    assert len(db.run(connection, store.expire())) == 1
+def test_a_suspect_pays_like_everybody_else(queue):
+    queue.set_now()
+    queue.register_task(max_losses=2)
+    declare(queue, rate_limit_per_minute=60)
+    begin(queue, lease_s=0.1)
+    queue.set_now(later_s=0.5)
+    assert len(queue.run(store.expire())) == 1
     suspect = store.claim_suspect(WORKER, tasks=["work"])
-    assert db.run(connection, suspect) == []
-    set_now(connection, later_s=1)
-    assert len(db.run(connection, suspect)) == 1
-    assert not ask(connection).granted
+    assert queue.run(suspect) == []
+    queue.set_now(later_s=1)
+    assert len(queue.run(suspect)) == 1
+    assert not ask(queue).granted
 
 
-def test_a_suspect_can_be_the_probe(connection: db.Connection) -> None:
-    set_now(connection)
-    register_task(connection, max_losses=2)
-    begin(connection, lease_s=0.1)
-    set_now(connection, later_s=1)
-    db.run(connection, store.expire())
-    fail(connection)
-    set_now(connection, later_s=302)
-    (claimed,) = db.run(connection, store.claim_suspect(WORKER, tasks=["work"]))
-    assert health(connection)["breaker"] == "half-open"
-    tell(connection, claimed.token, True)
-    assert health(connection)["breaker"] == "closed"
+def test_a_suspect_can_be_the_probe(queue):
+    queue.set_now()
+    queue.register_task(max_losses=2)
+    begin(queue, lease_s=0.1)
+    queue.set_now(later_s=1)
+    queue.run(store.expire())
+    fail(queue)
+    queue.set_now(later_s=302)
+    (claimed,) = queue.run(store.claim_suspect(WORKER, tasks=["work"]))
+    assert health(queue)["breaker"] == "half-open"
+    tell(queue, claimed.token, True)
+    assert health(queue)["breaker"] == "closed"
 
 
 # Rows and overrides
 
 
-def test_an_operators_setting_wins_until_it_is_taken_back(connection: db.Connection) -> None:
-    declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3)
-    assert change(connection, rate_limit_per_minute=6.5, burst=7)
-    shown = health(connection)
+def test_an_operators_setting_wins_until_it_is_taken_back(queue):
+    declare(queue, rate_limit_per_minute=60, burst=2, max_concurrency=3)
+    assert change(queue, rate_limit_per_minute=6.5, burst=7)
+    shown = health(queue)
     assert (shown["rate_limit_per_minute"], shown["burst"], shown["max_concurrency"]) == (6.5, 7, 3)
-    declare(connection, rate_limit_per_minute=120, burst=4)
-    assert change(connection, rate_limit_per_minute=None)
-    shown = health(connection)
+    declare(queue, rate_limit_per_minute=120, burst=4)
+    assert change(queue, rate_limit_per_minute=None)
+    shown = health(queue)
     assert (shown["rate_limit_per_minute"], shown["burst"], shown["max_concurrency"]) == (120, 7, None)
-    assert not db.run(connection, store.set_source("missing", {"burst": 1}))
+    assert not queue.run(store.set_source("missing", {"burst": 1}))
 
 
-def test_operators_can_change_the_breaker_too(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection)
-    change(connection, breaker_failures=2, breaker_pause_s=10)
-    fail(connection, 2)
-    assert health(connection)["paused_until"] == NOON + timedelta(seconds=10)
+def test_operators_can_change_the_breaker_too(queue):
+    queue.set_now()
+    declare(queue)
+    change(queue, breaker_failures=2, breaker_pause_s=10)
+    fail(queue, 2)
+    assert health(queue)["paused_until"] == NOON + timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("by", ["an operator", "the app"])
-def test_a_higher_rate_holds_at_once_whatever_was_owed_at_the_lower(connection: db.Connection, by: str) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=0.01)
-    assert ask(connection).granted
+def test_a_higher_rate_holds_at_once_whatever_was_owed_at_the_lower(queue, by):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=0.01)
+    assert ask(queue).granted
     if by == "the app":
-        declare(connection, rate_limit_per_minute=60)
+        declare(queue, rate_limit_per_minute=60)
     else:
-        change(connection, rate_limit_per_minute=60)
-    assert not ask(connection).granted
-    set_now(connection, later_s=1)
-    assert ask(connection).granted
+        change(queue, rate_limit_per_minute=60)
+    assert not ask(queue).granted
+    queue.set_now(later_s=1)
+    assert ask(queue).granted
 
 
-def test_declaring_the_same_again_gives_no_token_back(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=60, burst=3)
-    assert [ask(connection).granted for _ in range(4)] == [True, True, True, False]
-    set_now(connection, later_s=-1)  # A worker whose statement had to wait.
-    declare(connection, rate_limit_per_minute=60, burst=3)
-    set_now(connection, later_s=0.9)
-    assert not ask(connection).granted
+def test_declaring_the_same_again_gives_no_token_back(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=60, burst=3)
+    assert [ask(queue).granted for _ in range(4)] == [True, True, True, False]
+    queue.set_now(later_s=-1)  # A worker whose statement had to wait.
+    declare(queue, rate_limit_per_minute=60, burst=3)
+    queue.set_now(later_s=0.9)
+    assert not ask(queue).granted
 
 
-def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(connection: db.Connection) -> None:
-    declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3, breaker_failures=4, breaker_pause_s=5)
-    register_task(connection, source="shop")
-    make(connection, source="example.org")
-    make_many(connection, 2, source="example.com")
-    make(connection, "unknown", source="example.net")
-    assert make(connection) is not None
+def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(queue):
+    declare(queue, rate_limit_per_minute=60, burst=2, max_concurrency=3, breaker_failures=4, breaker_pause_s=5)
+    queue.register_task(source="shop")
+    queue.make(source="example.org")
+    queue.make_many(2, source="example.com")
+    queue.make("unknown", source="example.net")
+    assert queue.make() is not None
     query = "select rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s"
     for name in ("shop", "example.org", "example.com"):
-        found = row(connection, query + " from outlive.sources where name = %s", name)
+        found = queue.row(query + " from outlive.sources where name = %s", name)
         assert tuple(found.values()) == (60, 2, 3, 4, 5), name
-    assert health(connection, "example.net")["rate_limit_per_minute"] is None
-    assert values(connection, "select distinct source from outlive.waiting order by 1") == [
+    assert health(queue, "example.net")["rate_limit_per_minute"] is None
+    assert queue.values("select distinct source from outlive.waiting order by 1") == [
         "example.com",
         "example.net",
         "example.org",
@@ -408,29 +377,25 @@ def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(conne
     ]
 
 
-def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_does(
-    connection: db.Connection,
-) -> None:
-    make(connection, source="example.org")
-    make(connection, "other", source="example.net")
-    make(connection, source="bank")
-    declare(connection, "bank", rate_limit_per_minute=7)
-    declare(connection, rate_limit_per_minute=60, burst=2)
-    register_task(connection, source="shop")
-    db.run(connection, store.spread_limits(["work"]))
+def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_does(queue):
+    queue.make(source="example.org")
+    queue.make("other", source="example.net")
+    queue.make(source="bank")
+    declare(queue, "bank", rate_limit_per_minute=7)
+    declare(queue, rate_limit_per_minute=60, burst=2)
+    queue.register_task(source="shop")
+    queue.run(store.spread_limits(["work"]))
     rates = "select name, rate_limit_per_minute from outlive.sources order by name"
-    assert connection.execute(rates.encode()).fetchall() == [
+    assert queue.execute(rates.encode()).fetchall() == [
         ("bank", 7),
         ("example.net", None),
         ("example.org", 60),
         ("shop", 60),
     ]
-    assert health(connection, "example.org")["burst"] == 2
+    assert health(queue, "example.org")["burst"] == 2
 
 
-def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(
-    connect: Callable[[], db.Connection],
-) -> None:
+def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(connect):
     connection, stranger = connect(), connect()
     connection.execute("set lock_timeout = '2s'")
     declare(connection, "shop", rate_limit_per_minute=7)
@@ -438,126 +403,124 @@ def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(
     said = [SourceLimits(name, rate_limit_per_minute=60) for name in ("bank", "new", "shop")]
     with stranger.transaction():
         stranger.execute("select from outlive.sources where name = 'shop' for update")
-        assert db.run(connection, store.register_sources(said)) == ["shop"]
+        assert connection.run(store.register_sources(said)) == ["shop"]
     rates = "select rate_limit_per_minute from outlive.sources order by name"
-    assert values(connection, rates) == [60, 60, 7]
-    assert db.run(connection, store.register_sources(said)) == []
-    assert values(connection, rates) == [60, 60, 60]
+    assert connection.values(rates) == [60, 60, 7]
+    assert connection.run(store.register_sources(said)) == []
+    assert connection.values(rates) == [60, 60, 60]
 
 
-def test_limits_are_spread_without_waiting_for_a_source_that_another_transaction_has_locked(
-    connect: Callable[[], db.Connection],
-) -> None:
+def test_limits_are_spread_without_waiting_for_a_source_that_another_transaction_has_locked(connect):
     connection, stranger = connect(), connect()
     connection.execute("set lock_timeout = '2s'")
-    enqueue(connection, [request(source=name) for name in ("example.net", "example.org")])
+    connection.enqueue([request(source=name) for name in ("example.net", "example.org")])
     declare(connection, rate_limit_per_minute=60)
-    register_task(connection, source="shop")
+    connection.register_task(source="shop")
     with stranger.transaction():
         stranger.execute("select from outlive.sources where name = 'example.org' for update")
-        assert db.run(connection, store.spread_limits(["work"])) == ["example.org"]
+        assert connection.run(store.spread_limits(["work"])) == ["example.org"]
     rates = "select rate_limit_per_minute from outlive.sources order by name"
-    assert values(connection, rates) == [60, None, 60]
-    assert db.run(connection, store.spread_limits(["work"])) == []
-    assert values(connection, rates) == [60, 60, 60]
+    assert connection.values(rates) == [60, None, 60]
+    assert connection.run(store.spread_limits(["work"])) == []
+    assert connection.values(rates) == [60, 60, 60]
 
 
-def test_an_unknown_source_is_made_by_the_first_request(connection: db.Connection) -> None:
-    assert ask(connection, source="new").granted
-    assert health(connection, "new")["breaker"] == "closed"
-    make(connection, source="gone")
-    connection.execute("delete from outlive.sources")
-    assert claim(connection, "gone") == Admitted([], {"gone": 0.02})
-    assert len(claim(connection, "gone").claimed) == 1
-    tell(connection, None, False, source="still unknown")
+def test_an_unknown_source_is_made_by_the_first_request(queue):
+    assert ask(queue, source="new").granted
+    assert health(queue, "new")["breaker"] == "closed"
+    queue.make(source="gone")
+    queue.execute("delete from outlive.sources")
+    assert claim(queue, "gone") == Admitted([], {"gone": 0.02})
+    assert len(claim(queue, "gone").claimed) == 1
+    tell(queue, None, False, source="still unknown")
 
 
-def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(connection: db.Connection) -> None:
-    set_now(connection)
-    declare(connection, rate_limit_per_minute=1)
-    register_task(connection, source="shop")
+def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(queue):
+    queue.set_now()
+    declare(queue, rate_limit_per_minute=1)
+    queue.register_task(source="shop")
     names = [f"site-{n:04}" for n in range(1000)]
-    enqueue(connection, [request(source=name) for name in names for _ in range(2)])
-    assert len(db.run(connection, store.sourced_lanes(["work"], batch=2000)).lanes) == 1000
+    queue.enqueue([request(source=name) for name in names for _ in range(2)])
+    assert len(queue.run(store.sourced_lanes(["work"], batch=2000)).lanes) == 1000
     begun: list[str] = []
     for at in range(0, 1000, 50):
         offered = names[at : at + 50]
-        begun += [job.source for job in claim(connection, *offered, limit=64).claimed]
-        assert claim(connection, *offered, limit=64) == Admitted([], dict.fromkeys(offered, 60.0))
+        begun += [job.source for job in claim(queue, *offered, limit=64).claimed]
+        assert claim(queue, *offered, limit=64) == Admitted([], dict.fromkeys(offered, 60.0))
     assert begun == names
 
 
 # The breaker
 
 
-def half_open(connection: db.Connection, jobs: int = 3) -> Claimed:
+def half_open(queue: Queue, jobs: int = 3) -> Claimed:
     """A source whose breaker is half-open, and an attempt of it that began before."""
-    set_now(connection)
-    early = begin(connection)
-    make_many(connection, jobs, source="shop")
-    fail(connection)
-    set_now(connection, later_s=300)
+    queue.set_now()
+    early = begin(queue)
+    queue.make_many(jobs, source="shop")
+    fail(queue)
+    queue.set_now(later_s=300)
     return early
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_a_job_that_began_before_the_breaker_opened_decides_nothing(connection: db.Connection, ok: bool) -> None:
-    early = half_open(connection)
-    tell(connection, early.token, ok)
-    assert health(connection)["breaker"] == "half-open"
-    (probe,) = claim(connection).claimed
-    tell(connection, early.token, ok)
-    assert health(connection)["breaker"] == "half-open"
-    assert claim(connection).claimed == []
-    tell(connection, probe.token, True)
-    assert health(connection)["breaker"] == "closed"
+def test_a_job_that_began_before_the_breaker_opened_decides_nothing(queue, ok):
+    early = half_open(queue)
+    tell(queue, early.token, ok)
+    assert health(queue)["breaker"] == "half-open"
+    (probe,) = claim(queue).claimed
+    tell(queue, early.token, ok)
+    assert health(queue)["breaker"] == "half-open"
+    assert claim(queue).claimed == []
+    tell(queue, probe.token, True)
+    assert health(queue)["breaker"] == "closed"
 
 
-def test_only_the_probe_may_ask_again(connection: db.Connection) -> None:
-    early = half_open(connection)
-    guest = begin(connection, "bank")
-    assert ask(connection, guest.token).granted
-    assert ask(connection, guest.token).granted
-    assert ask(connection, early.token) == Grant(granted=False, wait_s=0.5, open=True, slot=None)
-    tell(connection, early.token, None)
-    assert not ask(connection, early.token).granted
-    tell(connection, guest.token, True)
-    assert ask(connection, early.token).granted
+def test_only_the_probe_may_ask_again(queue):
+    early = half_open(queue)
+    guest = begin(queue, "bank")
+    assert ask(queue, guest.token).granted
+    assert ask(queue, guest.token).granted
+    assert ask(queue, early.token) == Grant(granted=False, wait_s=0.5, open=True, slot=None)
+    tell(queue, early.token, None)
+    assert not ask(queue, early.token).granted
+    tell(queue, guest.token, True)
+    assert ask(queue, early.token).granted
 
 
-def test_a_probe_whose_call_says_nothing_leaves_it_to_another_and_goes_on(connection: db.Connection) -> None:
-    early = half_open(connection)
-    (probe,) = claim(connection).claimed
-    before = health(connection)
-    tell(connection, probe.token, None)
-    assert health(connection) == before
-    (other,) = claim(connection).claimed
-    assert not ask(connection, probe.token).granted
+def test_a_probe_whose_call_says_nothing_leaves_it_to_another_and_goes_on(queue):
+    early = half_open(queue)
+    (probe,) = claim(queue).claimed
+    before = health(queue)
+    tell(queue, probe.token, None)
+    assert health(queue) == before
+    (other,) = claim(queue).claimed
+    assert not ask(queue, probe.token).granted
     for token in (probe.token, early.token, None):
-        tell(connection, token, None)
-        assert claim(connection).claimed == [], "it is not theirs to give up"
-    tell(connection, other.token, True)
-    assert health(connection)["breaker"] == "closed"
+        tell(queue, token, None)
+        assert claim(queue).claimed == [], "it is not theirs to give up"
+    tell(queue, other.token, True)
+    assert health(queue)["breaker"] == "closed"
 
 
-def test_a_breaker_that_opens_or_closes_is_told_once(connect: Connect) -> None:
+def test_a_breaker_that_opens_or_closes_is_told_once(connect):
     one, other = connect(), connect()
-    set_now(one), set_now(other)
+    one.set_now(), other.set_now()
     declare(one)
-    assert db.run(one, store.breakers()) == []
+    assert one.run(store.breakers()) == []
     fail(one)
-    (told,) = db.run(one, store.breakers())
+    (told,) = one.run(store.breakers())
     assert (told["name"], told["paused_until"], told["failure_streak"]) == ("shop", NOON + timedelta(minutes=5), 5)
-    assert db.run(other, store.breakers()) == []
-    db.run(one, store.resume_source("shop"))
+    assert other.run(store.breakers()) == []
+    one.run(store.resume_source("shop"))
     with one.transaction():
-        (told,) = db.run(one, store.breakers())
+        (told,) = one.run(store.breakers())
         assert (told["name"], told["paused_until"]) == ("shop", None)
-        assert db.run(other, store.breakers()) == []
-    assert db.run(other, store.breakers()) == []
+        assert other.run(store.breakers()) == []
+    assert other.run(store.breakers()) == []
 
 
-def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circle(connect: Connect) -> None:
+def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circle(connect):
     holder, one, other = connect(), connect(), connect()
     for name in ("a", "m", "z"):
         declare(holder, name)
@@ -565,10 +528,10 @@ def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circ
 
     def wait_for_locks() -> bool:
         waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
-        return bool(value(holder, waits, pids))
+        return bool(holder.value(waits, pids))
 
-    def told(connection: db.Connection, names: str) -> None:
-        db.run(connection, store.count_outcomes([(name, None, False) for name in names]))
+    def told(queue: Queue, names: str) -> None:
+        queue.run(store.count_outcomes([(name, None, False) for name in names]))
 
     with ThreadPoolExecutor() as threads:
         with holder.transaction():
@@ -577,7 +540,7 @@ def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circ
             eventually(wait_for_locks)
         for each in both:
             each.result(timeout=20)
-    assert values(holder, "select failure_streak from outlive.sources") == [2, 2, 2]
+    assert holder.values("select failure_streak from outlive.sources") == [2, 2, 2]
 
 
 WHICH = st.integers(0, 9)
@@ -586,16 +549,16 @@ WHICH = st.integers(0, 9)
 class Breaker(RuleBasedStateMachine):
     """A breaker beside a model of it: two failures in a row open it for ten seconds, then one probe is admitted."""
 
-    def __init__(self, connection: db.Connection) -> None:
+    def __init__(self, queue: Queue) -> None:
         super().__init__()
-        self.connection = connection
-        connection.execute("delete from outlive.sources")
-        connection.execute("delete from outlive.requests")
-        clear(connection)
-        self.now = set_now(connection)
-        declare(connection, breaker_failures=2, breaker_pause_s=10)
-        make_many(connection, 100, source="shop")
-        make_many(connection, 100, source="bank")
+        self.connection = queue
+        queue.execute("delete from outlive.sources")
+        queue.execute("delete from outlive.requests")
+        clear(queue)
+        self.now = queue.set_now()
+        declare(queue, breaker_failures=2, breaker_pause_s=10)
+        queue.make_many(100, source="shop")
+        queue.make_many(100, source="bank")
         self.enabled, self.streak = True, 0
         self.paused_until: datetime | None = None
         self.probe: int | None = None
@@ -633,7 +596,7 @@ class Breaker(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([4, 10, 60]))
     def time_goes_by(self, seconds: float) -> None:
-        self.now = set_now(self.connection, self.now, later_s=seconds)
+        self.now = self.connection.set_now(self.now, later_s=seconds)
 
     @rule(wanted=st.integers(1, 3))
     def jobs_are_claimed(self, wanted: int) -> None:
@@ -691,12 +654,12 @@ class Breaker(RuleBasedStateMachine):
     @rule(which=WHICH, outcome=st.sampled_from([Outcome.SUCCEEDED, Outcome.LOST, Outcome.CANCELLED]))
     def an_attempt_ends_and_says_nothing(self, which: int, outcome: Outcome) -> None:
         token = sorted(self.running)[which % len(self.running)]
-        assert end(self.connection, Ended(token, outcome)) == []
+        assert self.connection.end(Ended(token, outcome)) == []
         self.running.remove(token)
 
     @rule(enabled=st.booleans())
     def an_operator_switches_it(self, enabled: bool) -> None:
-        db.run(self.connection, store.resume_source("shop") if enabled else store.pause_source("shop"))
+        self.connection.run(store.resume_source("shop") if enabled else store.pause_source("shop"))
         self.enabled = enabled
         if enabled:
             self.streak, self.paused_until, self.probe = 0, None, None
@@ -706,12 +669,12 @@ class Breaker(RuleBasedStateMachine):
         found = health(self.connection)
         names = ("enabled", "breaker", "failure_streak", "paused_until")
         assert [found[name] for name in names] == [self.enabled, self.state, self.streak, self.paused_until]
-        assert value(self.connection, "select probe from outlive.sources where name = 'shop'") == self.probe
+        assert self.connection.value("select probe from outlive.sources where name = 'shop'") == self.probe
 
 
 @pytest.mark.timeout(400)
-def test_the_breaker_follows_its_model_in_every_order(connection: db.Connection) -> None:
-    run_histories(Breaker, connection, settings(SHORT, max_examples=30, stateful_step_count=50))
+def test_the_breaker_follows_its_model_in_every_order(queue):
+    run_histories(Breaker, queue, settings(SHORT, max_examples=30, stateful_step_count=50))
 
 
 # What jobs find, and what they ask for next
@@ -722,7 +685,7 @@ def found(key: str, data: object, strength: float = 1.0, scope: str = "prices") 
 
 
 def complete(
-    connection: db.Connection,
+    queue: Queue,
     claimed: Claimed,
     records: Sequence[object] = (),
     spawns: Sequence[object] = (),
@@ -731,46 +694,44 @@ def complete(
 ) -> None:
     written, asked = (msgspec.json.encode(said) if said else None for said in (records, spawns))
     ended = Ended(claimed.token, Outcome.SUCCEEDED, result=b"1", records=written, spawns=asked)
-    db.run(connection, store.complete_with_records(worker, ended))
+    queue.run(store.complete_with_records(worker, ended))
 
 
-def kept(connection: db.Connection) -> dict[tuple[str, str, str], tuple[object, float]]:
-    records = db.run(connection, store.list_records(limit=100))
+def kept(queue: Queue) -> dict[tuple[str, str, str], tuple[object, float]]:
+    records = queue.run(store.list_records(limit=100))
     return {(one.scope, one.source, one.dedupe_key): (one.data, one.strength) for one in records}
 
 
-def test_only_a_stronger_finding_takes_the_place_of_another(connection: db.Connection) -> None:
-    set_now(connection)
-    first = begin(connection)
-    complete(connection, first, [found("a", 1, 0.5), found("b", 1)])
-    set_now(connection, later_s=60)
-    second = begin(connection)
-    complete(connection, second, [found("a", 2, 0.6), found("b", 2)])
-    third = begin(connection)
-    complete(connection, third, [found("a", 3, 0.4)])
-    assert kept(connection) == {("prices", "shop", "a"): (2, 0.6), ("prices", "shop", "b"): (1, 1.0)}
-    stored = row(connection, "select * from outlive.records where dedupe_key = 'a'")
+def test_only_a_stronger_finding_takes_the_place_of_another(queue):
+    queue.set_now()
+    first = begin(queue)
+    complete(queue, first, [found("a", 1, 0.5), found("b", 1)])
+    queue.set_now(later_s=60)
+    second = begin(queue)
+    complete(queue, second, [found("a", 2, 0.6), found("b", 2)])
+    third = begin(queue)
+    complete(queue, third, [found("a", 3, 0.4)])
+    assert kept(queue) == {("prices", "shop", "a"): (2, 0.6), ("prices", "shop", "b"): (1, 1.0)}
+    stored = queue.row("select * from outlive.records where dedupe_key = 'a'")
     assert (stored["job_id"], stored["created_at"]) == (second.id, NOON)
     assert stored["updated_at"] == NOON + timedelta(seconds=60)
 
 
-def test_scope_source_and_key_make_a_finding_and_of_two_in_one_job_the_stronger_is_kept(
-    connection: db.Connection,
-) -> None:
-    complete(connection, begin(connection), [found("a", 1), found("a", 2, 2.0), found("a", 3, 1.5)])
-    complete(connection, begin(connection), [found("a", 4, scope="names")])
-    complete(connection, begin(connection, "bank"), [found("a", 5)])
-    assert {where: data for where, (data, _) in kept(connection).items()} == {
+def test_scope_source_and_key_make_a_finding_and_of_two_in_one_job_the_stronger_is_kept(queue):
+    complete(queue, begin(queue), [found("a", 1), found("a", 2, 2.0), found("a", 3, 1.5)])
+    complete(queue, begin(queue), [found("a", 4, scope="names")])
+    complete(queue, begin(queue, "bank"), [found("a", 5)])
+    assert {where: data for where, (data, _) in kept(queue).items()} == {
         ("prices", "shop", "a"): 2,
         ("names", "shop", "a"): 4,
         ("prices", "bank", "a"): 5,
     }
-    assert [one.data for one in db.run(connection, store.list_records(scope="names", limit=9))] == [4]
-    assert [one.data for one in db.run(connection, store.list_records(source="bank", limit=9))] == [5]
+    assert [one.data for one in queue.run(store.list_records(scope="names", limit=9))] == [4]
+    assert [one.data for one in queue.run(store.list_records(source="bank", limit=9))] == [5]
 
 
-def test_findings_next_jobs_and_success_are_written_together(connection: db.Connection) -> None:
-    claimed = begin(connection)
+def test_findings_next_jobs_and_success_are_written_together(queue):
+    claimed = begin(queue)
     next_one, later = new_worker(), new_worker()
     spawns = [
         {"id": next_one, "task": "parse", "args": [1], "queue": "slow", "source": "bank", "priority": 2},
@@ -783,16 +744,16 @@ def test_findings_next_jobs_and_success_are_written_together(connection: db.Conn
             "options": {"max_losses": 9},
         },
     ]
-    complete(connection, claimed, [found("a", 1)], spawns)
-    assert state_of(connection, claimed.id) is State.SUCCEEDED
-    assert len(kept(connection)) == 1
-    made = row(connection, "select * from outlive.jobs where id = %s", next_one)
+    complete(queue, claimed, [found("a", 1)], spawns)
+    assert queue.state_of(claimed.id) is State.SUCCEEDED
+    assert len(kept(queue)) == 1
+    made = queue.row("select * from outlive.jobs where id = %s", next_one)
     assert [made[name] for name in ("queue", "source", "priority", "args")] == ["slow", "bank", 2, [1]]
-    made = row(connection, "select * from outlive.jobs where id = %s", later)
+    made = queue.row("select * from outlive.jobs where id = %s", later)
     assert (made["dedupe_key"], made["options"]) == ("k", {"max_losses": 9})
     assert made["ready_at"] - made["created_at"] == timedelta(seconds=60)
-    assert value(connection, "select result from outlive.attempts") == 1
-    assert_sound(connection)
+    assert queue.value("select result from outlive.attempts") == 1
+    assert_sound(queue)
 
 
 @pytest.mark.parametrize(
@@ -803,35 +764,31 @@ def test_findings_next_jobs_and_success_are_written_together(connection: db.Conn
         ({"task": "", "args": []}, "23514"),
     ],
 )
-def test_a_next_job_that_cannot_be_made_undoes_all_of_it(
-    connection: db.Connection, bad: dict[str, object], sqlstate: str
-) -> None:
-    make(connection, "parse", dedupe_key="taken")
-    claimed = begin(connection)
-    before = [count(connection, table) for table in ("jobs", "waiting", "running", "attempts", "records")]
+def test_a_next_job_that_cannot_be_made_undoes_all_of_it(queue, bad, sqlstate):
+    queue.make("parse", dedupe_key="taken")
+    claimed = begin(queue)
+    before = [queue.count(table) for table in ("jobs", "waiting", "running", "attempts", "records")]
     good = {"id": new_worker(), "task": "before", "args": []}
     with pytest.raises(psycopg.Error) as raised:
-        complete(connection, claimed, [found("a", 1)], [good, {"id": new_worker(), **bad}])
+        complete(queue, claimed, [found("a", 1)], [good, {"id": new_worker(), **bad}])
     assert raised.value.sqlstate == sqlstate
-    assert [count(connection, table) for table in ("jobs", "waiting", "running", "attempts", "records")] == before
-    assert state_of(connection, claimed.id) is State.RUNNING
+    assert [queue.count(table) for table in ("jobs", "waiting", "running", "attempts", "records")] == before
+    assert queue.state_of(claimed.id) is State.RUNNING
 
 
 @pytest.mark.parametrize("why", ["it ended", "it is another worker's"])
-def test_a_stale_attempt_writes_no_finding_and_no_job(connection: db.Connection, why: str) -> None:
-    claimed = begin(connection)
+def test_a_stale_attempt_writes_no_finding_and_no_job(queue, why):
+    claimed = begin(queue)
     if why == "it ended":
-        end(connection, Ended(claimed.token, Outcome.LOST))
+        queue.end(Ended(claimed.token, Outcome.LOST))
     worker = WORKER if why == "it ended" else new_worker()
     with pytest.raises(psycopg.Error) as raised:
-        complete(
-            connection, claimed, [found("a", 1)], [{"id": new_worker(), "task": "next", "args": []}], worker=worker
-        )
+        complete(queue, claimed, [found("a", 1)], [{"id": new_worker(), "task": "next", "args": []}], worker=worker)
     assert raised.value.sqlstate == "OL002"
-    assert (count(connection, "records"), count(connection, "jobs")) == (0, 1)
+    assert (queue.count("records"), queue.count("jobs")) == (0, 1)
 
 
-def test_jobs_that_find_the_same_in_opposite_orders_never_wait_in_a_circle(connect: Connect) -> None:
+def test_jobs_that_find_the_same_in_opposite_orders_never_wait_in_a_circle(connect):
     holder, one, other = connect(), connect(), connect()
     complete(holder, begin(holder), [found("m", 0, 0.1)])
     jobs = [begin(holder), begin(holder)]
@@ -844,7 +801,7 @@ def test_jobs_that_find_the_same_in_opposite_orders_never_wait_in_a_circle(conne
                 for connection, job, keys in zip((one, other), jobs, ("amz", "zma"), strict=True)
             ]
             waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
-            eventually(lambda: bool(value(holder, waits, pids)))
+            eventually(lambda: bool(holder.value(waits, pids)))
         for each in both:
             each.result(timeout=20)
     assert len(kept(holder)) == 3

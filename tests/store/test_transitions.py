@@ -2,9 +2,8 @@
 
 import pytest
 
-from outlive import db, states
+from outlive import states
 from outlive.states import Outcome, State
-from tests.driving.making import register_task, set_now, state_of
 from tests.store.acting import (
     BERT,
     CARL,
@@ -45,70 +44,68 @@ def named(value: object) -> str:
     return str(value or Place.NOWHERE)
 
 
-def test_every_outcome_that_a_worker_can_report_is_tried() -> None:
+def test_every_outcome_that_a_worker_can_report_is_tried():
     assert {end["outcome"] for end in ENDS.values()} == set(Outcome) - {Outcome.LOST}
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_an_event_does_what_the_page_says_and_otherwise_nothing(connection: db.Connection, event: str) -> None:
+def test_an_event_does_what_the_page_says_and_otherwise_nothing(queue, event):
     for place in Place:
-        clear(connection)
-        set_now(connection, NOW)
-        scene = bring(connection, place)
-        set_now(connection, TOMORROW)  # Leases are over, and backoffs too.
-        arrange(connection, scene, event)
-        before = contents(connection)
-        fire(connection, event, scene)
+        clear(queue)
+        queue.set_now(NOW)
+        scene = bring(queue, place)
+        queue.set_now(TOMORROW)  # Leases are over, and backoffs too.
+        arrange(queue, scene, event)
+        before = contents(queue)
+        fire(queue, event, scene)
         if expected := legal(event, place):
-            assert state_of(connection, scene.job) in expected, place
-            assert contents(connection) != before, place
+            assert queue.state_of(scene.job) in expected, place
+            assert contents(queue) != before, place
         else:
-            assert contents(connection) == before, place
-        assert_sound(connection)
+            assert contents(queue) == before, place
+        assert_sound(queue)
 
 
 @pytest.mark.parametrize(("event", "before", "after"), ARROWS, ids=named)
-def test_every_arrow_of_the_page_is_taken(
-    connection: db.Connection, event: str, before: State | None, after: State | None
-) -> None:
+def test_every_arrow_of_the_page_is_taken(queue, event, before, after):
     special = {"claim_suspect": Place.SUSPECT, "unblock": Place.DEPENDENT, "abandon": Place.DEPENDENT}
     place = special.get(event) or (Place(before) if before else Place.NOWHERE)
     # A job that failed before is retryable wherever it would otherwise be pending.
     failed = after is State.RETRYABLE and event in ("hand_back", "expire", "reap", "release")
     lowered = before in (State.PENDING, State.RETRYABLE) and after is State.QUARANTINED
     ended_before = "fail" if failed else "crash" if lowered and place is Place.SUSPECT else None
-    scene = bring(connection, place, options=circumstances(before, after), ended_before=ended_before)
-    set_now(connection, TOMORROW)
-    arrange(connection, scene, event)
+    scene = bring(queue, place, options=circumstances(before, after), ended_before=ended_before)
+    queue.set_now(TOMORROW)
+    arrange(queue, scene, event)
     if lowered:
-        register_task(connection, max_crashes=1)
+        queue.register_task(max_crashes=1)
     if (event, after) == ("enqueue_after", State.CANCELLED):
-        fire(connection, "abandon", scene)
+        fire(queue, "abandon", scene)
     if (before, after) == (State.RUNNING, State.CANCELLED):
-        fire(connection, "cancel", scene)
-    fire(connection, event, scene)
-    assert state_of(connection, scene.job) is after
-    assert_sound(connection)
+        fire(queue, "cancel", scene)
+    fire(queue, event, scene)
+    assert queue.state_of(scene.job) is after
+    assert_sound(queue)
 
 
 @pytest.mark.parametrize("event", sorted(FENCED))
-def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Connection, event: str) -> None:
-    scene = bring(connection, Place.RUNNING)
-    fire(connection, "hand_back", scene)
-    fire(connection, "claim", scene)
-    set_now(connection, TOMORROW)
-    arrange(connection, scene, event)
-    before = contents(connection)
+def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(queue, event):
+    scene = bring(queue, Place.RUNNING)
+    fire(queue, "hand_back", scene)
+    fire(queue, "claim", scene)
+    queue.set_now(TOMORROW)
+    arrange(queue, scene, event)
+    before = contents(queue)
     for worker in (scene.worker, BERT):
-        fire(connection, event, Scene(scene.job, worker, scene.token))
-    assert contents(connection) == before
+        fire(queue, event, Scene(scene.job, worker, scene.token))
+    assert contents(queue) == before
 
 
 @pytest.mark.parametrize("event", sorted(FENCED))
-def test_the_right_token_in_another_workers_hand_changes_nothing(connection: db.Connection, event: str) -> None:
-    scene = bring(connection, Place.RUNNING)
-    set_now(connection, TOMORROW)
-    arrange(connection, scene, event)
-    before = contents(connection)
-    fire(connection, event, Scene(scene.job, CARL, scene.token))
-    assert contents(connection) == before
+def test_the_right_token_in_another_workers_hand_changes_nothing(queue, event):
+    scene = bring(queue, Place.RUNNING)
+    queue.set_now(TOMORROW)
+    arrange(queue, scene, event)
+    before = contents(queue)
+    fire(queue, event, Scene(scene.job, CARL, scene.token))
+    assert contents(queue) == before

@@ -6,38 +6,20 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from tests.driving.making import (
-    NOON,
-    WORKER,
-    claim,
-    count,
-    end,
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    new_worker,
-    plan,
-    register_task,
-    register_worker,
-    row,
-    run_job,
-    set_now,
-    values,
-)
+from tests.driving.making import NOON, WORKER, Queue, new_worker
 
 
 @pytest.fixture(autouse=True)
-def noon(connection: db.Connection) -> None:
-    set_now(connection)
+def noon(queue: Queue) -> None:
+    queue.set_now()
 
 
-def job_state(connection: db.Connection, job: UUID) -> dict[str, Any]:
-    return row(connection, "select * from outlive.job_states where id = %s", job)
+def job_state(queue: Queue, job: UUID) -> dict[str, Any]:
+    return queue.row("select * from outlive.job_states where id = %s", job)
 
 
 def shown(found: dict[str, Any], **expected: object) -> dict[str, Any]:
@@ -48,8 +30,8 @@ def shown(found: dict[str, Any], **expected: object) -> dict[str, Any]:
 # One job
 
 
-def test_a_pending_job_has_no_worker_and_no_end(connection: db.Connection) -> None:
-    job = make(connection, queue="slow", source="shop", priority=2, delay_s=60, dedupe_key="key")
+def test_a_pending_job_has_no_worker_and_no_end(queue):
+    job = queue.make(queue="slow", source="shop", priority=2, delay_s=60, dedupe_key="key")
     expected = {
         "id": job,
         "task": "work",
@@ -78,19 +60,19 @@ def test_a_pending_job_has_no_worker_and_no_end(connection: db.Connection) -> No
         "dedupe_key": "key",
         "batch": None,
     }
-    found = job_state(connection, job)
+    found = job_state(queue, job)
     assert len(found.pop("fingerprint")) == 16
     assert found == expected
 
 
-def test_a_running_job_shows_its_worker_and_when_it_was_last_heard_of(connection: db.Connection) -> None:
-    register_worker(connection, name="crawler-1")
-    job = make(connection)
-    (claimed,) = claim(connection)
-    set_now(connection, later_s=20)
-    db.run(connection, store.renew(WORKER, [claimed.token]))
-    db.run(connection, store.cancel([job]))
-    set_now(connection, later_s=25)
+def test_a_running_job_shows_its_worker_and_when_it_was_last_heard_of(queue):
+    queue.register_worker(name="crawler-1")
+    job = queue.make()
+    (claimed,) = queue.claim()
+    queue.set_now(later_s=20)
+    queue.run(store.renew(WORKER, [claimed.token]))
+    queue.run(store.cancel([job]))
+    queue.set_now(later_s=25)
     expected = {
         "status": "running",
         "attempt": 1,
@@ -102,18 +84,18 @@ def test_a_running_job_shows_its_worker_and_when_it_was_last_heard_of(connection
         "cancel_requested": True,
         "completed_at": None,
     }
-    assert shown(job_state(connection, job), **expected) == expected
+    assert shown(job_state(queue, job), **expected) == expected
 
 
-def test_a_forgotten_worker_is_shown_by_its_id(connection: db.Connection) -> None:
-    job = make(connection)
-    claim(connection)
-    assert job_state(connection, job)["locked_by"] == str(WORKER)
+def test_a_forgotten_worker_is_shown_by_its_id(queue):
+    job = queue.make()
+    queue.claim()
+    assert job_state(queue, job)["locked_by"] == str(WORKER)
 
 
-def test_a_retryable_job_shows_what_went_wrong_and_when_it_is_tried_again(connection: db.Connection) -> None:
-    job = make(connection)
-    run_job(connection, job, Outcome.FAILED, error="ValueError: no", after_s=90)
+def test_a_retryable_job_shows_what_went_wrong_and_when_it_is_tried_again(queue):
+    job = queue.make()
+    queue.run_job(job, Outcome.FAILED, error="ValueError: no", after_s=90)
     expected = {
         "status": "retryable",
         "attempt": 1,
@@ -124,17 +106,17 @@ def test_a_retryable_job_shows_what_went_wrong_and_when_it_is_tried_again(connec
         "locked_by": None,
         "completed_at": None,
     }
-    assert shown(job_state(connection, job), **expected) == expected
+    assert shown(job_state(queue, job), **expected) == expected
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])
-def test_a_finished_job_shows_how_and_when(connection: db.Connection, outcome: Outcome) -> None:
-    register_worker(connection, name="crawler-1")
-    job = make(connection)
-    (claimed,) = claim(connection)
-    set_now(connection, later_s=7)
+def test_a_finished_job_shows_how_and_when(queue, outcome):
+    queue.register_worker(name="crawler-1")
+    job = queue.make()
+    (claimed,) = queue.claim()
+    queue.set_now(later_s=7)
     error = "no" if outcome is Outcome.FAILED else None
-    end(connection, Ended(claimed.token, outcome, error=error, final=True))
+    queue.end(Ended(claimed.token, outcome, error=error, final=True))
     expected = {
         "status": str(outcome),
         "attempt": 1,
@@ -144,124 +126,120 @@ def test_a_finished_job_shows_how_and_when(connection: db.Connection, outcome: O
         "next_retry_at": None,
         "locked_by": "crawler-1",
     }
-    assert shown(job_state(connection, job), **expected) == expected
+    assert shown(job_state(queue, job), **expected) == expected
 
 
-def test_a_job_that_is_cancelled_unclaimed_is_completed_then(connection: db.Connection) -> None:
-    job = make(connection)
-    set_now(connection, later_s=5)
-    db.run(connection, store.cancel([job]))
-    found = job_state(connection, job)
+def test_a_job_that_is_cancelled_unclaimed_is_completed_then(queue):
+    job = queue.make()
+    queue.set_now(later_s=5)
+    queue.run(store.cancel([job]))
+    found = job_state(queue, job)
     assert (found["status"], found["completed_at"], found["attempt"]) == ("cancelled", NOON + timedelta(seconds=5), 1)
 
 
-def test_a_revived_job_is_not_completed_any_more(connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED)
-    db.run(connection, store.retry([job]))
-    found = job_state(connection, job)
+def test_a_revived_job_is_not_completed_any_more(queue):
+    job = queue.make_finished(Outcome.FAILED)
+    queue.run(store.retry([job]))
+    found = job_state(queue, job)
     assert (found["status"], found["completed_at"], found["failures"]) == ("pending", None, 0)
     assert (found["attempt"], found["last_outcome"]) == (1, "failed")
 
 
-def test_a_held_job_shows_why_and_since_when(connection: db.Connection) -> None:
-    killer, blocked = make_quarantined(connection), make(connection)
-    db.run(connection, store.block([blocked], "the site is down"))
+def test_a_held_job_shows_why_and_since_when(queue):
+    killer, blocked = queue.make_quarantined(), queue.make()
+    queue.run(store.block([blocked], "the site is down"))
     expected = {
         "status": "quarantined",
         "held_since": NOON,
         "held_details": "killed its process once (max_crashes = 1)",
     }
-    assert shown(job_state(connection, killer), **expected) == expected
+    assert shown(job_state(queue, killer), **expected) == expected
     expected = {"status": "blocked", "held_since": NOON, "held_details": "the site is down"}
-    assert shown(job_state(connection, blocked), **expected) == expected
+    assert shown(job_state(queue, blocked), **expected) == expected
 
 
-def test_a_suspect_shows_as_pending_with_its_losses(connection: db.Connection) -> None:
-    job = make(connection, options={"max_losses": 2})
-    claim(connection, lease_s=1)
-    set_now(connection, later_s=2)
-    db.run(connection, store.expire())
-    found = job_state(connection, job)
+def test_a_suspect_shows_as_pending_with_its_losses(queue):
+    job = queue.make(options={"max_losses": 2})
+    queue.claim(lease_s=1)
+    queue.set_now(later_s=2)
+    queue.run(store.expire())
+    found = job_state(queue, job)
     assert (found["status"], found["losses"], found["last_outcome"]) == ("pending", 1, "lost")
     assert found["error_message"] == "its lease expired"
     assert "it runs alone next" in found["held_details"]
 
 
-def test_the_view_and_the_store_agree_on_every_state(connection: db.Connection) -> None:
-    made = [make_finished(connection, outcome) for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED)]
-    made.append(make_quarantined(connection))
-    made.append(make(connection))
-    run_job(connection, made[-1], Outcome.FAILED)
-    made.append(make(connection))
-    claim(connection)
-    made += make_many(connection, 2)
-    db.run(connection, store.block(made[-1:], "wait"))
-    statuses = {job: State(status) for job, status in connection.execute("select id, status from outlive.job_states")}
-    assert statuses == db.run(connection, store.statuses(made))
+def test_the_view_and_the_store_agree_on_every_state(queue):
+    made = [queue.make_finished(outcome) for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED)]
+    made.append(queue.make_quarantined())
+    made.append(queue.make())
+    queue.run_job(made[-1], Outcome.FAILED)
+    made.append(queue.make())
+    queue.claim()
+    made += queue.make_many(2)
+    queue.run(store.block(made[-1:], "wait"))
+    statuses = {job: State(status) for job, status in queue.execute("select id, status from outlive.job_states")}
+    assert statuses == queue.run(store.statuses(made))
     assert set(statuses.values()) == set(State)
 
 
 # Lists
 
 
-def test_recent_jobs_are_the_newest_hundred_newest_first(connection: db.Connection) -> None:
-    made = sorted(make_many(connection, 130))
-    assert values(connection, "select id from outlive.recent_jobs") == made[:29:-1]
-    connection.execute(
-        "update outlive.jobs set created_at = created_at + interval '1 second' where id = %s", [made[60]]
-    )
-    assert values(connection, "select id from outlive.recent_jobs limit 1") == [made[60]]
+def test_recent_jobs_are_the_newest_hundred_newest_first(queue):
+    made = sorted(queue.make_many(130))
+    assert queue.values("select id from outlive.recent_jobs") == made[:29:-1]
+    queue.execute("update outlive.jobs set created_at = created_at + interval '1 second' where id = %s", [made[60]])
+    assert queue.values("select id from outlive.recent_jobs limit 1") == [made[60]]
 
 
-def test_job_states_tell_which_worker_has_finished_how_many_also_when_it_is_forgotten(
-    connection: db.Connection,
-) -> None:
+def test_job_states_tell_which_worker_has_finished_how_many_also_when_it_is_forgotten(queue):
     workers = {name: new_worker() for name in ("anna", "bert")}
     for name, worker in workers.items():
-        register_worker(connection, worker, name=name)
-    make_many(connection, 5)
+        queue.register_worker(worker, name=name)
+    queue.make_many(5)
     for worker, most in ((workers["anna"], 2), (workers["bert"], 3)):
-        end(connection, *(Ended(one.token) for one in claim(connection, worker=worker, limit=most)), worker=worker)
-    connection.execute("delete from outlive.workers")
-    rows = connection.execute(
+        queue.end(*(Ended(one.token) for one in queue.claim(worker=worker, limit=most)), worker=worker)
+    queue.execute("delete from outlive.workers")
+    rows = queue.execute(
         "select status, locked_by, count(*) from outlive.job_states group by 1, 2 order by 2"
     ).fetchall()
     assert rows == [("succeeded", "anna", 2), ("succeeded", "bert", 3)]
 
 
-def test_the_workers_name_and_host_stay_with_the_attempt(connection: db.Connection) -> None:
-    register_worker(connection, name="crawler-1")
-    killer = make_quarantined(connection)
-    connection.execute("delete from outlive.workers")
-    (attempt,) = db.run(connection, store.list_attempts(killer))
-    (shown,) = db.run(connection, store.list_killers())
+def test_the_workers_name_and_host_stay_with_the_attempt(queue):
+    queue.register_worker(name="crawler-1")
+    killer = queue.make_quarantined()
+    queue.execute("delete from outlive.workers")
+    (attempt,) = queue.run(store.list_attempts(killer))
+    (shown,) = queue.run(store.list_killers())
     assert attempt.worker == shown["killed_on"] == "crawler-1"
     assert attempt.hostname == shown["killed_on_host"]
     assert attempt.hostname
 
 
-def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(connection: db.Connection) -> None:
-    job = make(connection, options={"max_attempts": 9})
-    (first,) = claim(connection)
-    db.run(connection, store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost", b"[40]")]))
-    end(connection, Ended(first.token, Outcome.CRASHED, signal="SIGSEGV", after_s=0.0))
-    (second,) = claim(connection)
-    db.run(connection, store.write_progress(WORKER, [Progress(second.token, None, None, None, None)]))
+def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(queue):
+    job = queue.make(options={"max_attempts": 9})
+    (first,) = queue.claim()
+    queue.run(store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost", b"[40]")]))
+    queue.end(Ended(first.token, Outcome.CRASHED, signal="SIGSEGV", after_s=0.0))
+    (second,) = queue.claim()
+    queue.run(store.write_progress(WORKER, [Progress(second.token, None, None, None, None)]))
     expected = {"current": None, "total": None, "message": None, "checkpoint": b"[40]", "progress_attempt": 2}
-    assert shown(db.run(connection, store.job(job))[0], **expected) == expected
+    assert shown(queue.run(store.job(job))[0], **expected) == expected
 
 
-def test_a_running_job_is_stuck_when_its_lease_has_ended(connection: db.Connection) -> None:
-    register_worker(connection)
-    make_finished(connection)
-    stuck, alive, _ = make_many(connection, 3)
-    claimed = claim(connection, limit=2)
-    set_now(connection, later_s=200)
-    db.run(connection, store.renew(WORKER, [one.token for one in claimed if one.id == alive]))
-    set_now(connection, later_s=300)
-    assert values(connection, "select id from outlive.stuck_jobs") == []
-    set_now(connection, later_s=301)
-    found = row(connection, "select * from outlive.stuck_jobs")
+def test_a_running_job_is_stuck_when_its_lease_has_ended(queue):
+    queue.register_worker()
+    queue.make_finished()
+    stuck, alive, _ = queue.make_many(3)
+    claimed = queue.claim(limit=2)
+    queue.set_now(later_s=200)
+    queue.run(store.renew(WORKER, [one.token for one in claimed if one.id == alive]))
+    queue.set_now(later_s=300)
+    assert queue.values("select id from outlive.stuck_jobs") == []
+    queue.set_now(later_s=301)
+    found = queue.row("select * from outlive.stuck_jobs")
     expected = {
         "id": stuck,
         "status": "running",
@@ -272,14 +250,13 @@ def test_a_running_job_is_stuck_when_its_lease_has_ended(connection: db.Connecti
     assert shown(found, **expected) == expected
 
 
-def test_killers_are_shown_with_the_evidence_of_their_last_kill(connection: db.Connection) -> None:
-    register_worker(connection, name="crawler-1")
-    register_task(connection, max_crashes=2, backoff_s=(0.0,))
-    job = make(connection, queue="default")
-    run_job(connection, job, Outcome.CRASHED, exit_code=1)
-    set_now(connection, later_s=10)
-    run_job(
-        connection,
+def test_killers_are_shown_with_the_evidence_of_their_last_kill(queue):
+    queue.register_worker(name="crawler-1")
+    queue.register_task(max_crashes=2, backoff_s=(0.0,))
+    job = queue.make(queue="default")
+    queue.run_job(job, Outcome.CRASHED, exit_code=1)
+    queue.set_now(later_s=10)
+    queue.run_job(
         job,
         Outcome.OUT_OF_MEMORY,
         signal="SIGKILL",
@@ -311,24 +288,24 @@ def test_killers_are_shown_with_the_evidence_of_their_last_kill(connection: db.C
         "killed_on": "crawler-1",
         "last_kill_at": killed_at,
     }
-    assert shown(row(connection, "select * from outlive.killers"), **expected) == expected
+    assert shown(queue.row("select * from outlive.killers"), **expected) == expected
 
 
-def test_neither_a_blocked_job_nor_a_released_one_is_a_killer(connection: db.Connection) -> None:
-    killer, blocked = make_quarantined(connection), make(connection)
-    db.run(connection, store.block([blocked], "wait"))
-    assert values(connection, "select id from outlive.killers") == [killer]
-    db.run(connection, store.release([killer]))
-    assert count(connection, "killers") == 0
+def test_neither_a_blocked_job_nor_a_released_one_is_a_killer(queue):
+    killer, blocked = queue.make_quarantined(), queue.make()
+    queue.run(store.block([blocked], "wait"))
+    assert queue.values("select id from outlive.killers") == [killer]
+    queue.run(store.release([killer]))
+    assert queue.count("killers") == 0
 
 
-def test_workers_are_shown_with_their_running_jobs(connection: db.Connection) -> None:
-    register_worker(connection, name="busy")
-    register_worker(connection, new_worker(), name="idle", state="draining")
-    make_many(connection, 3)
-    claim(connection)
-    set_now(connection, later_s=30)
-    found = connection.execute(
+def test_workers_are_shown_with_their_running_jobs(queue):
+    queue.register_worker(name="busy")
+    queue.register_worker(new_worker(), name="idle", state="draining")
+    queue.make_many(3)
+    queue.claim()
+    queue.set_now(later_s=30)
+    found = queue.execute(
         "select name, hostname, pid, state, slots, running, last_seen, time_since_heartbeat"
         " from outlive.worker_states order by name"
     ).fetchall()
@@ -336,16 +313,16 @@ def test_workers_are_shown_with_their_running_jobs(connection: db.Connection) ->
     assert found == [("busy", "host", 42, "active", 4, 3, *since), ("idle", "host", 42, "draining", 4, 0, *since)]
 
 
-def test_queues_are_shown_with_the_number_of_their_jobs(connection: db.Connection) -> None:
-    make_many(connection, 3)
-    make(connection, delay_s=60)
-    claim(connection, limit=1)
-    held, _ = make_many(connection, 2, queue="slow")
-    db.run(connection, store.block([held], "wait"))
-    db.run(connection, store.pause_queue("slow"))
-    db.run(connection, store.pause_queue("empty"))
-    db.run(connection, store.resume_queue("empty"))
-    found = connection.execute(
+def test_queues_are_shown_with_the_number_of_their_jobs(queue):
+    queue.make_many(3)
+    queue.make(delay_s=60)
+    queue.claim(limit=1)
+    held, _ = queue.make_many(2, queue="slow")
+    queue.run(store.block([held], "wait"))
+    queue.run(store.pause_queue("slow"))
+    queue.run(store.pause_queue("empty"))
+    queue.run(store.resume_queue("empty"))
+    found = queue.execute(
         "select name, paused, paused_at, waiting, ready, running, blocked, quarantined"
         " from outlive.queue_states order by name"
     )
@@ -354,32 +331,32 @@ def test_queues_are_shown_with_the_number_of_their_jobs(connection: db.Connectio
         ("empty", False, None, 0, 0, 0, 0, 0),
         ("slow", True, NOON, 1, 1, 0, 1, 0),
     ]
-    assert row(connection, "select oldest_ready_at from outlive.queue_states where name = 'slow'") == {
+    assert queue.row("select oldest_ready_at from outlive.queue_states where name = 'slow'") == {
         "oldest_ready_at": NOON
     }
 
 
-def test_a_queue_counts_its_suspects_as_waiting_and_its_killers_apart(connection: db.Connection) -> None:
-    make_quarantined(connection)
-    make(connection, options={"max_losses": 2})
-    claim(connection, lease_s=1)
-    set_now(connection, later_s=2)
-    db.run(connection, store.expire())
-    found = row(connection, "select waiting, ready, running, quarantined from outlive.queue_states")
+def test_a_queue_counts_its_suspects_as_waiting_and_its_killers_apart(queue):
+    queue.make_quarantined()
+    queue.make(options={"max_losses": 2})
+    queue.claim(lease_s=1)
+    queue.set_now(later_s=2)
+    queue.run(store.expire())
+    found = queue.row("select waiting, ready, running, quarantined from outlive.queue_states")
     assert found == {"waiting": 1, "ready": 0, "running": 0, "quarantined": 1}
 
 
-def test_a_sources_health_says_whether_it_is_paused_now(connection: db.Connection) -> None:
-    connection.execute(
+def test_a_sources_health_says_whether_it_is_paused_now(queue):
+    queue.execute(
         "insert into outlive.sources (name, rate_limit_per_minute, failure_streak, last_failure_at, paused_until)"
         " values ('shop', 60, 5, outlive.now(), outlive.now() + interval '5 min'), ('bank', null, 0, null, null)"
     )
     query = "select name, enabled, rate_limit_per_minute, failure_streak, last_failure_at, paused"
     query += " from outlive.source_health order by name"
     bank = ("bank", True, None, 0, None, False)
-    assert connection.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, True)]
-    set_now(connection, later_s=300)
-    assert connection.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, False)]
+    assert queue.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, True)]
+    queue.set_now(later_s=300)
+    assert queue.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, False)]
 
 
 # Many jobs
@@ -388,29 +365,29 @@ BIG = {"jobs", "attempts", "waiting"}
 
 
 @pytest.fixture
-def crowd(connection: db.Connection) -> list[UUID]:
+def crowd(queue: Queue) -> list[UUID]:
     """Make 100,000 jobs, some waiting and some finished, with the statistics that autovacuum would make."""
-    connection.execute(
+    queue.execute(
         "insert into outlive.jobs (id, task, queue, args, priority, ready_at, fingerprint, created_at)"
         " select gen_random_uuid(), 'work', 'default', '{}', 5, outlive.now(), '', outlive.now()"
         " from generate_series(1, 100000)"
     )
-    connection.execute(
+    queue.execute(
         "insert into outlive.waiting select queue, source, task, priority, ready_at, id from outlive.jobs"
         " order by id limit 40000"
     )
-    connection.execute(
+    queue.execute(
         "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
         " select id, 1, -row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0"
         " from outlive.jobs order by id desc limit 60000"
     )
-    connection.execute("analyze outlive.jobs, outlive.attempts")
-    return values(connection, "select id from outlive.jobs order by id")
+    queue.execute("analyze outlive.jobs, outlive.attempts")
+    return queue.values("select id from outlive.jobs order by id")
 
 
-def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url: str, crowd: list[UUID]) -> None:
+def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url, crowd):
     """Operators have such a connection: only the plans of workers are pinned."""
-    with db.connect(database_url) as plain:
+    with Queue.at(database_url) as plain:
         for job in (crowd[0], crowd[-1]):
             looks = (store.statuses([job]), store.outcomes([job]), store.job(job), store.list_attempts(job))
             queries: list[tuple[bytes, tuple[object, ...]]] = [
@@ -419,7 +396,7 @@ def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url
                 (b"select outlive.state_of($1)", (job,)),
             ]
             for text, parameters in queries:
-                scans = [one for one in plan(plain, text, parameters) if "Relation Name" in one]
+                scans = [one for one in plain.plan(text, parameters) if "Relation Name" in one]
                 slow = [one for one in scans if one["Node Type"] == "Seq Scan" and one["Relation Name"] in BIG]
                 assert slow == [], text
                 assert max((one["Actual Rows"] for one in scans), default=0) <= 1

@@ -2,31 +2,16 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import pytest
 
-from outlive import App, db, store
+from outlive import App, store
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.lanes import LaneKey
 from outlive.worker.wakeup import CANCEL, MAX_HINTS, Wakeup
-from tests.driving.making import (
-    TASK,
-    WORKER,
-    Connect,
-    claim,
-    count,
-    end,
-    enqueue,
-    make,
-    make_finished,
-    make_quarantined,
-    new_worker,
-    request,
-    set_now,
-)
+from tests.driving.making import TASK, WORKER, Connect, Queue, new_worker, request
 
 MARKER = "marker"
 
@@ -34,9 +19,9 @@ MARKER = "marker"
 class Listener:
     """Receives the notifications of a channel, without waiting for more."""
 
-    def __init__(self, connection: db.Connection, marking: db.Connection, channel: str = "outlive") -> None:
-        self._connection, self._marking, self._channel = connection, marking, channel
-        connection.execute(f"listen {channel}".encode())
+    def __init__(self, queue: Queue, marking: Queue, channel: str = "outlive") -> None:
+        self._connection, self._marking, self._channel = queue, marking, channel
+        queue.execute(f"listen {channel}".encode())
         self.heard()
 
     def heard(self) -> int:
@@ -62,60 +47,50 @@ def listener(connect: Connect) -> Listener:
     return Listener(connect(), connect())
 
 
-def sleep(connection: db.Connection) -> None:
-    db.run(connection, store.sleep(WORKER))
+def sleep(queue: Queue) -> None:
+    queue.run(store.sleep(WORKER))
 
 
-def test_enqueuing_sends_no_notification_while_all_workers_are_awake(
-    connection: db.Connection, listener: Listener
-) -> None:
-    make(connection)
+def test_enqueuing_sends_no_notification_while_all_workers_are_awake(queue, listener):
+    queue.make()
     assert listener.heard() == 0
 
 
-def test_enqueuing_a_batch_sends_one_notification_to_sleeping_workers(
-    connection: db.Connection, listener: Listener
-) -> None:
-    sleep(connection)
-    enqueue(connection, [request() for _ in range(100)])
+def test_enqueuing_a_batch_sends_one_notification_to_sleeping_workers(queue, listener):
+    sleep(queue)
+    queue.enqueue([request() for _ in range(100)])
     assert listener.heard() == 1
 
 
-def test_a_job_without_a_source_sends_workers_to_its_lane_and_not_to_their_sources(
-    connection: db.Connection, listener: Listener
-) -> None:
-    sleep(connection)
-    enqueue(connection, [request()])
+def test_a_job_without_a_source_sends_workers_to_its_lane_and_not_to_their_sources(queue, listener):
+    sleep(queue)
+    queue.enqueue([request()])
     [payload] = listener.payloads()
     assert json.loads(payload) == ["default", TASK, 5]
-    enqueue(connection, [request(source="shop")])
-    enqueue(connection, [request(), request(source="shop")])
+    queue.enqueue([request(source="shop")])
+    queue.enqueue([request(), request(source="shop")])
     assert listener.payloads() == ["", ""]
 
 
-def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(
-    connection: db.Connection, listener: Listener
-) -> None:
-    running = make(connection)
-    claim(connection)
-    db.run(connection, store.cancel([make(connection)]))
+def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(queue, listener):
+    running = queue.make()
+    queue.claim()
+    queue.run(store.cancel([queue.make()]))
     assert listener.payloads() == []
-    db.run(connection, store.cancel([running]))
+    queue.run(store.cancel([running]))
     assert listener.payloads() == [CANCEL]
 
 
-def test_a_job_in_a_paused_queue_sends_no_worker_to_its_lane(connection: db.Connection, listener: Listener) -> None:
-    sleep(connection)
-    db.run(connection, store.pause_queue("default"))
-    enqueue(connection, [request()])
+def test_a_job_in_a_paused_queue_sends_no_worker_to_its_lane(queue, listener):
+    sleep(queue)
+    queue.run(store.pause_queue("default"))
+    queue.enqueue([request()])
     assert listener.payloads() == [""]
 
 
-def test_a_task_whose_name_is_too_long_for_a_notification_can_be_enqueued(
-    connection: db.Connection, listener: Listener
-) -> None:
-    sleep(connection)
-    enqueue(connection, [request(task="\N{SMILING FACE WITH SUNGLASSES}" * 3000)])
+def test_a_task_whose_name_is_too_long_for_a_notification_can_be_enqueued(queue, listener):
+    sleep(queue)
+    queue.enqueue([request(task="\N{SMILING FACE WITH SUNGLASSES}" * 3000)])
     [payload] = listener.payloads()
     wake = Wakeup()
     wake.look = False
@@ -131,9 +106,7 @@ def test_a_task_whose_name_is_too_long_for_a_notification_can_be_enqueued(
         (CANCEL, False, False, True, []),
     ],
 )
-def test_a_worker_looks_only_for_what_a_notification_says(
-    payload: str, lanes: bool, sources: bool, cancels: bool, hints: list[LaneKey]
-) -> None:
+def test_a_worker_looks_only_for_what_a_notification_says(payload, lanes, sources, cancels, hints):
     wake = Wakeup()
     wake.look = wake.look_at_sources = False
     wake.notify(payload)
@@ -142,7 +115,7 @@ def test_a_worker_looks_only_for_what_a_notification_says(
 
 
 @pytest.mark.parametrize("payload", ['["default", "work", -1]', '["default", "work", 10]', '["a\\u0000b", "work", 5]'])
-def test_a_notification_of_a_stranger_that_names_no_possible_lane_only_makes_a_worker_look(payload: str) -> None:
+def test_a_notification_of_a_stranger_that_names_no_possible_lane_only_makes_a_worker_look(payload):
     wake = Wakeup()
     wake.look = False
     wake.notify(payload)
@@ -150,7 +123,7 @@ def test_a_notification_of_a_stranger_that_names_no_possible_lane_only_makes_a_w
     assert not wake.hints
 
 
-def test_a_busy_worker_keeps_few_hints_and_looks_for_the_rest() -> None:
+def test_a_busy_worker_keeps_few_hints_and_looks_for_the_rest():
     wake = Wakeup()
     wake.look = False
     for _ in range(2):
@@ -162,44 +135,40 @@ def test_a_busy_worker_keeps_few_hints_and_looks_for_the_rest() -> None:
     assert wake.look
 
 
-def test_a_worker_that_is_awake_again_is_not_notified(connection: db.Connection, listener: Listener) -> None:
-    sleep(connection)
-    sleep(connection)
-    db.run(connection, store.wake(WORKER))
-    assert count(connection, "sleepers") == 0
-    make(connection)
+def test_a_worker_that_is_awake_again_is_not_notified(queue, listener):
+    sleep(queue)
+    sleep(queue)
+    queue.run(store.wake(WORKER))
+    assert queue.count("sleepers") == 0
+    queue.make()
     assert listener.heard() == 0
 
 
-def test_while_one_of_two_sleeps_enqueuing_notifies(connection: db.Connection, listener: Listener) -> None:
-    sleep(connection)
-    db.run(connection, store.sleep(new_worker()))
-    db.run(connection, store.wake(WORKER))
-    make(connection)
+def test_while_one_of_two_sleeps_enqueuing_notifies(queue, listener):
+    sleep(queue)
+    queue.run(store.sleep(new_worker()))
+    queue.run(store.wake(WORKER))
+    queue.make()
     assert listener.heard() == 1
 
 
-def test_in_the_callers_transaction_enqueuing_always_notifies_at_its_commit(
-    connection: db.Connection, listener: Listener
-) -> None:
-    with connection.transaction():
-        enqueue(connection, [request()], notify=True)
+def test_in_the_callers_transaction_enqueuing_always_notifies_at_its_commit(queue, listener):
+    with queue.transaction():
+        queue.enqueue([request()], notify=True)
         assert listener.heard() == 0
     assert listener.heard() == 1
 
 
-def test_a_transaction_that_is_rolled_back_sends_no_notification(connection: db.Connection, listener: Listener) -> None:
-    with connection.transaction(force_rollback=True):
-        enqueue(connection, [request()], notify=True)
+def test_a_transaction_that_is_rolled_back_sends_no_notification(queue, listener):
+    with queue.transaction(force_rollback=True):
+        queue.enqueue([request()], notify=True)
     assert listener.heard() == 0
 
 
 def noop() -> None: ...
 
 
-def test_a_client_notifies_for_sure_only_on_a_connection_that_it_was_given(
-    connection: db.Connection, database_url: str, listener: Listener
-) -> None:
+def test_a_client_notifies_for_sure_only_on_a_connection_that_it_was_given(queue, database_url, listener):
     app = App(database_url)
     task = app.task(noop)
     try:
@@ -213,67 +182,63 @@ def test_a_client_notifies_for_sure_only_on_a_connection_that_it_was_given(
         app.connections.close()
 
 
-def test_plain_sql_always_notifies(connection: db.Connection, listener: Listener) -> None:
-    connection.execute("select outlive.enqueue('work')")
+def test_plain_sql_always_notifies(queue, listener):
+    queue.execute("select outlive.enqueue('work')")
     assert listener.heard() == 1
 
 
-Revival = Callable[[db.Connection], object]
+Revival = Callable[[Queue], object]
 
 
-def retry_a_finished_one(connection: db.Connection) -> Revival:
-    job = make_finished(connection, Outcome.FAILED)
-    return lambda on: db.run(on, store.retry([job]))
+def retry_a_finished_one(queue: Queue) -> Revival:
+    job = queue.make_finished(Outcome.FAILED)
+    return lambda on: on.run(store.retry([job]))
 
 
-def retry_a_retryable_one(connection: db.Connection) -> Revival:
-    job = make(connection)
-    end(connection, Ended(claim(connection)[0].token, Outcome.FAILED))
-    return lambda on: db.run(on, store.retry([job]))
+def retry_a_retryable_one(queue: Queue) -> Revival:
+    job = queue.make()
+    queue.end(Ended(queue.claim()[0].token, Outcome.FAILED))
+    return lambda on: on.run(store.retry([job]))
 
 
-def release_from_quarantine(connection: db.Connection) -> Revival:
-    job = make_quarantined(connection)
-    return lambda on: db.run(on, store.release([job]))
+def release_from_quarantine(queue: Queue) -> Revival:
+    job = queue.make_quarantined()
+    return lambda on: on.run(store.release([job]))
 
 
-def lose(connection: db.Connection) -> Revival:
-    make(connection)
-    claim(connection)
-    set_now(connection)
-    return lambda on: db.run(on, store.expire())
+def lose(queue: Queue) -> Revival:
+    queue.make()
+    queue.claim()
+    queue.set_now()
+    return lambda on: on.run(store.expire())
 
 
-def hand_back(connection: db.Connection) -> Revival:
-    make(connection)
-    (claimed,) = claim(connection)
-    return lambda on: end(on, Ended(claimed.token, Outcome.RELEASED))
+def hand_back(queue: Queue) -> Revival:
+    queue.make()
+    (claimed,) = queue.claim()
+    return lambda on: on.end(Ended(claimed.token, Outcome.RELEASED))
 
 
-def resume(connection: db.Connection) -> Revival:
-    db.run(connection, store.pause_queue("default"))
-    return lambda on: db.run(on, store.resume_queue("default"))
+def resume(queue: Queue) -> Revival:
+    queue.run(store.pause_queue("default"))
+    return lambda on: on.run(store.resume_queue("default"))
 
 
 REVIVALS = (retry_a_finished_one, retry_a_retryable_one, release_from_quarantine, lose, hand_back, resume)
 
 
 @pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
-def test_making_a_job_ready_again_notifies_a_sleeping_worker(
-    connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
-) -> None:
-    revive = prepare(connection)
-    sleep(connection)
+def test_making_a_job_ready_again_notifies_a_sleeping_worker(queue, listener, prepare):
+    revive = prepare(queue)
+    sleep(queue)
     assert listener.heard() == 0
-    revive(connection)
+    revive(queue)
     assert listener.heard() == 1
 
 
 @pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
-def test_making_a_job_ready_again_sends_no_notification_while_all_workers_are_awake(
-    connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
-) -> None:
-    prepare(connection)(connection)
+def test_making_a_job_ready_again_sends_no_notification_while_all_workers_are_awake(queue, listener, prepare):
+    prepare(queue)(queue)
     assert listener.heard() == 0
 
 
@@ -282,17 +247,15 @@ def test_making_a_job_ready_again_sends_no_notification_while_all_workers_are_aw
     [{"outcome": Outcome.SUCCEEDED}, {"outcome": Outcome.FAILED}, {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"}],
     ids=lambda one: str(one["outcome"]),
 )
-def test_an_end_that_makes_nothing_ready_sends_no_notification(
-    connection: db.Connection, listener: Listener, end_it: dict[str, Any]
-) -> None:
-    make(connection)
-    (claimed,) = claim(connection)
-    sleep(connection)
-    end(connection, Ended(claimed.token, **end_it))
+def test_an_end_that_makes_nothing_ready_sends_no_notification(queue, listener, end_it):
+    queue.make()
+    (claimed,) = queue.claim()
+    sleep(queue)
+    queue.end(Ended(claimed.token, **end_it))
     assert listener.heard() == 0
 
 
-def test_a_sleeper_is_forgotten_in_a_crash_of_the_server(connection: db.Connection) -> None:
+def test_a_sleeper_is_forgotten_in_a_crash_of_the_server(queue):
     """The flag is in an unlogged table, so it costs no durable write; a living worker writes it again."""
     query = "select relpersistence::text from pg_class where oid = 'outlive.sleepers'::regclass"
-    assert connection.execute(query).fetchall() == [("u",)]
+    assert queue.execute(query).fetchall() == [("u",)]

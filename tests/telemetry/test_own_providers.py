@@ -8,7 +8,6 @@ import pytest
 from outlive import State
 from outlive.client.app import App
 from tests.driving.receiving import receiving, tree
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 TASK = "select outlive.enqueue('tests.telemetry.provided.' || %s)"
@@ -22,8 +21,8 @@ def enqueued(connection: psycopg.Connection[tuple[UUID]], task: str) -> UUID:
 
 @pytest.mark.long
 def test_the_last_spans_and_events_of_an_app_are_sent_by_its_own_providers_before_its_processes_exit(
-    start: Start, database_url: str, connection: psycopg.Connection[tuple[UUID]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    start, database_url, connection, monkeypatch
+):
     client = App(database_url)
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)

@@ -1,7 +1,5 @@
 """The pages of how-to about OpenTelemetry and Sentry: their apps and commands are run as they stand."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.driving import pages
@@ -9,7 +7,7 @@ from tests.driving.receiving import receiving, tree
 from tests.waiting import eventually
 
 
-def test_the_page_of_opentelemetry_shows_the_trace_that_its_programs_make(database_url: str, tmp_path: Path) -> None:
+def test_the_page_of_opentelemetry_shows_the_trace_that_its_programs_make(database_url, tmp_path):
     page = "how-to/opentelemetry.md"
     with receiving() as receiver:
         where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address, "OTEL_SERVICE_NAME": "shop-worker"}
@@ -28,7 +26,7 @@ def test_the_page_of_opentelemetry_shows_the_trace_that_its_programs_make(databa
 
 
 @pytest.mark.long
-def test_the_jobs_of_the_page_of_sentry_make_one_event_each(database_url: str, tmp_path: Path) -> None:
+def test_the_jobs_of_the_page_of_sentry_make_one_event_each(database_url, tmp_path):
     with receiving() as receiver:
         where = {"SENTRY_DSN": receiver.address.replace("//", "//key@") + "/7"}
         with pages.shell(tmp_path, database_url, **where) as shell:

@@ -11,7 +11,6 @@ import pytest
 from outlive import ConfigError, State, config
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
-from tests.driving.workers import Start
 from tests.telemetry import observed
 from tests.waiting import eventually
 
@@ -40,7 +39,7 @@ def events(receiver: Receiver) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_a_dsn_that_is_not_valid_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def test_a_dsn_that_is_not_valid_is_refused_in_a_sentence(monkeypatch, database_url):
     monkeypatch.setenv("SENTRY_DSN", "garbage")
     said = "sentry is set, but SENTRY_DSN is not valid: Unsupported scheme ''"
     with pytest.raises(ConfigError, match=said):
@@ -57,14 +56,14 @@ def test_a_dsn_that_is_not_valid_is_refused_in_a_sentence(monkeypatch: pytest.Mo
     assert "Traceback" not in ran.stderr
 
 
-def test_a_forged_line_of_a_stack_is_left_out() -> None:
+def test_a_forged_line_of_a_stack_is_left_out():
     stack = f'Current thread 0x1 (most recent call first):\n  File "a.py", line {"1" * 5000} in forged\n'
     assert frames_of(stack + '  File "b.py", line 2 in real\n') == [
         {"abs_path": "b.py", "filename": "b.py", "lineno": 2, "function": "real"}
     ]
 
 
-def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start: Start, receiver: Receiver) -> None:
+def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start, receiver):
     worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
     quiet = observed.tagged.enqueue(failing=False)
     assert quiet.result(timeout=20) is None

@@ -93,9 +93,7 @@ def received(receiver: Receiver, trace_id: int, count: int) -> list[Span]:
     return found
 
 
-def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(
-    worker: Worker, client: trace.Tracer, receiver: Receiver
-) -> None:
+def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker, client, receiver):
     with client.start_as_current_span("request") as request:
         job = observed.work.using(timeout="5m").enqueue(7)
     trace_id = request.get_span_context().trace_id
@@ -124,9 +122,7 @@ def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(
     assert step.attributes["n"] == 7
 
 
-def test_each_attempt_has_a_span_with_its_exception_or_its_death(
-    worker: Worker, client: trace.Tracer, receiver: Receiver
-) -> None:
+def test_each_attempt_has_a_span_with_its_exception_or_its_death(worker, client, receiver):
     with client.start_as_current_span("request") as request:
         failing, dying, far = observed.fail.enqueue(), observed.die.enqueue(), observed.apart.enqueue()
     eventually(lambda: failing.status() is State.FAILED and dying.status() is State.QUARANTINED, within_s=30)
@@ -157,14 +153,12 @@ def test_each_attempt_has_a_span_with_its_exception_or_its_death(
     assert "observed.py" in str(event[1]["exception.stacktrace"])
 
 
-def test_no_job_inherits_the_context_of_the_one_before_it_in_its_process(worker: Worker, client: trace.Tracer) -> None:
+def test_no_job_inherits_the_context_of_the_one_before_it_in_its_process(worker, client):
     jobs = observed.app.enqueue_many([observed.leak.job() for _ in range(5)])
     assert [job.result(timeout=20) for job in jobs] == [(contexts.span_of(job.id, 1, "run"), None) for job in jobs]
 
 
-def test_many_jobs_share_the_span_that_has_enqueued_them(
-    worker: Worker, client: trace.Tracer, receiver: Receiver
-) -> None:
+def test_many_jobs_share_the_span_that_has_enqueued_them(worker, client, receiver):
     with client.start_as_current_span("request") as request:
         assert observed.app.enqueue_stream(observed.follow.job() for _ in range(3)) == 3
         with observed.app.batch("some", on_done=observed.follow.job()) as batch:
@@ -177,9 +171,7 @@ def test_many_jobs_share_the_span_that_has_enqueued_them(
     assert one(spans, "enqueue later").attributes["messaging.batch.message_count"] == 3
 
 
-def test_a_job_that_is_enqueued_in_sql_has_the_trace_of_its_id_or_the_one_that_it_is_given(
-    worker: Worker, url: str, receiver: Receiver
-) -> None:
+def test_a_job_that_is_enqueued_in_sql_has_the_trace_of_its_id_or_the_one_that_it_is_given(worker, url, receiver):
     parent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-0"
     with psycopg.connect(url, autocommit=True) as connection:
         plain, sampled, unsampled = (
@@ -195,9 +187,7 @@ def test_a_job_that_is_enqueued_in_sql_has_the_trace_of_its_id_or_the_one_that_i
     assert {span.job for span in found} == {str(sampled[0])}
 
 
-def test_the_span_of_an_attempt_whose_worker_died_is_made_by_the_reaper(
-    worker: Worker, client: trace.Tracer, url: str, receiver: Receiver
-) -> None:
+def test_the_span_of_an_attempt_whose_worker_died_is_made_by_the_reaper(worker, client, url, receiver):
     with client.start_as_current_span("request") as request:
         job = observed.stay.enqueue()
     eventually(lambda: [span for span in receiver.spans() if span.name == "inside"], within_s=20)

@@ -13,23 +13,23 @@ LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 FILE = re.compile(r"`((?:src|lab|tests|docs|examples)/[a-z0-9_./-]+)`")
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_leads_somewhere():
     found = ((page, target) for page in PAGES for target in LINK.findall(read(page)))
     inside = ((page, target) for page, target in found if "://" not in target and not target.startswith("mailto:"))
     none(f"{shown(page)}: {one}" for page, one in inside if not (page.parent / one.partition("#")[0]).exists())
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_every_file_that_is_named_exists():
     named = ((page, path) for page in PAGES for path in FILE.findall(read(page)))
     none(f"{shown(page)} names {path}" for page, path in named if not (ROOT / path).exists())
 
 
-def test_every_setting_is_in_the_reference() -> None:
+def test_every_setting_is_in_the_reference():
     page = read(ROOT / "docs" / "reference" / "settings.md")
     assert [key for key in (*config.KEYS, *config.ALIASES) if f"`{key}`" not in page] == []
 
 
-def test_the_map_names_every_folder_and_only_files_that_exist() -> None:
+def test_the_map_names_every_folder_and_only_files_that_exist():
     page = read(ROOT / "ARCHITECTURE.md")
     files = set(re.findall(r"`([a-z0-9_/]+\.(?:py|sql))`", page))
     assert [path for path in files if not any((root / path).exists() for root in (SOURCE, LAB, ROOT))] == []
@@ -37,7 +37,7 @@ def test_the_map_names_every_folder_and_only_files_that_exist() -> None:
     assert set(re.findall(r"`([a-z]+)/`", page.partition("## Folders")[2])) >= folders
 
 
-def test_the_pages_say_how_many_connections_a_worker_has_at_most() -> None:
+def test_the_pages_say_how_many_connections_a_worker_has_at_most():
     me = Identity("crawler-1", 1, None)
     zygotes, alerts = Zygotes("no:app", me.id, me.slots), Alerts()
     services = Services(
@@ -51,7 +51,7 @@ def test_the_pages_say_how_many_connections_a_worker_has_at_most() -> None:
         assert f"up to {most - always - scraped} more" in read(page), shown(page)
 
 
-def test_every_log_line_on_the_page_of_recovery_is_in_the_code() -> None:
+def test_every_log_line_on_the_page_of_recovery_is_in_the_code():
     page = read(ROOT / "docs" / "how-to" / "recover.md")
     lines = [line for block in re.findall(r"^```text\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
     assert len(lines) > 20

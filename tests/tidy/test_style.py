@@ -35,7 +35,7 @@ MAY_SLEEP = {"waiting.py", "faults.py", "calling.py", "keyed.py", "talking.py"}
 """Jobs may sleep; tests may not: they wait with `eventually`."""
 
 
-def test_functions_fit_on_a_screen_and_files_in_a_head() -> None:
+def test_functions_fit_on_a_screen_and_files_in_a_head():
     """A file whose docstring says why may be longer."""
     paths = modules(SOURCE, LAB, EXAMPLES, TOOLS)
     for path in [one for one in paths if not REASON.search(ast.get_docstring(syntax(one)) or "")]:
@@ -64,12 +64,12 @@ def says_nothing(path: Path, name: str) -> bool:
     return bool({word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)} & NOT_OUR_WORDS)
 
 
-def test_words_that_say_nothing_name_nothing() -> None:
+def test_words_that_say_nothing_name_nothing():
     made = ((path, line, name) for path in modules(SOURCE, LAB) for line, name in names_made(path))
     none(f"{shown(path, line)}: {name}" for path, line, name in made if says_nothing(path, name))
 
 
-def test_every_module_says_what_lives_in_it() -> None:
+def test_every_module_says_what_lives_in_it():
     none(shown(path) for path in modules(SOURCE, LAB, EXAMPLES, TOOLS) if not ast.get_docstring(syntax(path)))
 
 
@@ -86,33 +86,33 @@ def mocks_or_sleeps(path: Path, node: ast.AST) -> bool:
     return False
 
 
-def test_no_test_mocks_or_sleeps() -> None:
+def test_no_test_mocks_or_sleeps():
     nodes = ((path, node) for path in modules(*TESTS) for node in ast.walk(syntax(path)))
     none(shown(path, getattr(node, "lineno", None)) for path, node in nodes if mocks_or_sleeps(path, node))
 
 
-def test_the_names_of_tests_are_sentences() -> None:
+def test_the_names_of_tests_are_sentences():
     named = ((path, one) for path in modules(*TESTS) for one in functions(path) if one.name.startswith("test_"))
     none(f"{shown(path, one.lineno)}: {one.name}" for path, one in named if one.name.count("_") < 3)
 
 
-def test_no_file_names_a_path_of_this_machine() -> None:
+def test_no_file_names_a_path_of_this_machine():
     """The folder that this clone is in, and one that only this machine has at its root."""
     here = [str(ROOT)] if EVERYWHERE.fullmatch(ROOT.parts[1]) else [str(ROOT), f"/{ROOT.parts[1]}/"]
     told = re.compile("|".join(rf"(?<![\w.-]){re.escape(path)}" for path in here))
     none(shown(path) for path in texts() if told.search(read(path)))
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere():
     assert tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["version"] == outlive.__version__
 
 
-def test_no_file_leaves_work_for_later() -> None:
+def test_no_file_leaves_work_for_later():
     marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
     none(shown(path) for path in texts() if path.suffix in {".py", ".sql", ".toml", ""} and marks.search(read(path)))
 
 
-def test_the_metrics_follow_the_conventions_of_prometheus() -> None:
+def test_the_metrics_follow_the_conventions_of_prometheus():
     for metric in [*catalogue.OF_WORKER, *catalogue.OF_PROCESS, *catalogue.OF_DATABASE]:
         assert metric.name.startswith("outlive_")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric

@@ -2,16 +2,15 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db
 from outlive_lab.bench import command, growth, run
 from outlive_lab.bench.figures import Bound, Figure
 from outlive_lab.bench.plot import draw
 from outlive_lab.bench.stock import Stock
+from tests.driving.making import Queue
 
 TINY = run.Sizes(
     seconds=0.02,
@@ -47,7 +46,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("tiny")
-def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_path: Path, lines: list[str]) -> None:
+def test_every_line_gives_figures_as_json_and_as_a_picture(server_url, tmp_path, lines):
     there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     words = ["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture), "--only", *lines]
 
@@ -85,9 +84,7 @@ SMALL = growth.Sizes(
         pytest.param(list(growth.GROWTHS), id="all", marks=pytest.mark.long),
     ],
 )
-def test_every_curve_has_its_points_and_a_picture(
-    server_url: str, tmp_path: Path, curves: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_curve_has_its_points_and_a_picture(server_url, tmp_path, curves, monkeypatch):
     monkeypatch.setattr(growth, "QUICK", SMALL)
     monkeypatch.setattr(growth, "WHOLE", 200)
     there, picture, page = tmp_path / "growth.json", tmp_path / "growth.png", tmp_path / "growth.md"
@@ -107,7 +104,7 @@ def test_every_curve_has_its_points_and_a_picture(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_on_standard_output_is_all_that_is_there(server_url, capsys):
     assert command.main(["--quick", "--only", "enqueue", "--database-url", server_url, "--json", "-"]) == 0
 
     told = json.loads(capsys.readouterr().out)
@@ -115,17 +112,17 @@ def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: p
 
 
 @pytest.mark.usefixtures("tiny")
-def test_nothing_is_left_on_the_server(server_url: str) -> None:
+def test_nothing_is_left_on_the_server(server_url):
     command.main(["--quick", "--only", "status", "--database-url", server_url])
 
     ours = f"outlive_bench_{os.getpid()}_"  # Other processes may bench on this server, too.
-    with db.connect(server_url) as connection:
+    with Queue.at(server_url) as connection:
         left = connection.execute("select datname from pg_database where starts_with(datname, %s)", [ours]).fetchall()
     assert left == []
 
 
-def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with db.connect(database_url) as connection:
+def test_a_database_that_holds_jobs_is_refused(database_url, capsys):
+    with Queue.at(database_url) as connection:
         Stock(count=1).put(connection)
 
     assert command.main(["--quick", "--only", "status", "--database-url", database_url]) == 1
@@ -134,7 +131,7 @@ def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest
     assert f"the database {name} holds jobs" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_line_is_wrong_use(capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(["--only", "nothing"])
 
@@ -142,7 +139,7 @@ def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> Non
     assert "enqueue-many" in capsys.readouterr().err
 
 
-def test_a_figure_is_held_against_its_bound() -> None:
+def test_a_figure_is_held_against_its_bound():
     def passed(samples: list[float], bound: Bound, reference: list[float] | None = None) -> bool | None:
         return Figure("", "", "", samples, bound=bound, reference=reference or []).passed
 
@@ -155,7 +152,7 @@ def test_a_figure_is_held_against_its_bound() -> None:
     assert passed([56], Bound("at most of reference", 1.1), [50]) is False
 
 
-def test_a_picture_can_be_drawn_of_nothing(tmp_path: Path) -> None:
+def test_a_picture_can_be_drawn_of_nothing(tmp_path):
     versions = dict.fromkeys(("outlive", "postgres", "psycopg", "python"), "1")
 
     draw([], {"versions": versions, "cpu_count": 2, "settings": {}}, tmp_path / "empty.png")

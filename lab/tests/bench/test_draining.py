@@ -3,10 +3,11 @@
 from outlive import db
 from outlive_lab.bench.draining import Drain
 from outlive_lab.bench.stock import Stock
+from tests.driving.making import Queue
 
 
-def test_a_drain_ends_every_job_that_a_worker_could_claim(database_url: str) -> None:
-    with db.connect(database_url, db.PINNED) as connection:
+def test_a_drain_ends_every_job_that_a_worker_could_claim(database_url):
+    with Queue.at(database_url, db.PINNED) as connection:
         Stock(count=30).put(connection)
         Stock(count=20, priority=2).put(connection)
         Stock(count=30, source="open-", lanes=3).put(connection)

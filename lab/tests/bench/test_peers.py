@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from outlive import db
 from outlive_lab.bench import command
 from outlive_lab.peers import contest, plan, results
 from outlive_lab.peers.session import Amounts, Failed, Place, as_url, parsed
+from tests.driving.making import Queue
 
 TINY = Amounts(part=0.001, seconds=0.05, pickups=3)
 
@@ -25,7 +25,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("tiny")
-def test_outlive_is_measured_and_a_peer_that_is_missing_says_why(server_url: str, tmp_path: Path) -> None:
+def test_outlive_is_measured_and_a_peer_that_is_missing_says_why(server_url, tmp_path):
     there, page = tmp_path / "peers.json", tmp_path / "peers.md"
     words = ["--peers", "--quick", "--only", "pgqueuer", "--database-url", server_url]
 
@@ -45,9 +45,7 @@ def test_outlive_is_measured_and_a_peer_that_is_missing_says_why(server_url: str
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_peer_is_installed_and_measured_beside_outlive(
-    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_is_installed_and_measured_beside_outlive(server_url, tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "QUICK", Amounts(part=0.02, seconds=0.05, pickups=3))
     there = tmp_path / "peers.json"
 
@@ -62,17 +60,17 @@ def test_a_peer_is_installed_and_measured_beside_outlive(
     assert all(figure["ratio"] for figure in told["figures"] if "PgQueuer" in figure["name"])
 
 
-def test_a_system_on_redis_says_that_redis_is_missing(server_url: str) -> None:
+def test_a_system_on_redis_says_that_redis_is_missing(server_url):
     [rq] = [system for system in plan.systems() if system.name == "rq"]
     outcome = contest.Outcome([rq])
 
-    with db.connect(server_url) as admin:
+    with Queue.at(server_url) as admin:
         contest.session(outcome, rq, "fork", Place(admin, server_url, redis=None), TINY)
 
     assert results.reasons(outcome) == ["RQ: redis-server is not installed: apt install redis-server (fork)"]
 
 
-def test_the_answer_of_a_driver_is_read() -> None:
+def test_the_answer_of_a_driver_is_read():
     assert parsed(b'{"per_s": 12.5}\n') == {"per_s": 12.5}
     with pytest.raises(Failed, match="TimeoutError: no job began"):
         parsed(b'{"error": "TimeoutError: no job began for 60 s"}\n')
@@ -80,11 +78,11 @@ def test_the_answer_of_a_driver_is_read() -> None:
         parsed(b"Segmentation fault\n")
 
 
-def test_a_peer_gets_the_address_as_a_url() -> None:
+def test_a_peer_gets_the_address_as_a_url():
     assert as_url("dbname=jobs host=/var/tmp/some port=5433") == "postgresql:///jobs?host=%2Fvar%2Ftmp%2Fsome&port=5433"
 
 
-def test_every_system_has_a_driver_and_pins_its_version() -> None:
+def test_every_system_has_a_driver_and_pins_its_version():
     systems = plan.systems()
 
     assert systems[0].name == plan.OURS

@@ -40,31 +40,31 @@ def strike(story: Story, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.OOM, Kind.ZYGOTE])
-def test_the_death_of_a_zygote_explains_no_loss(story: Story, kind: Kind) -> None:
+def test_the_death_of_a_zygote_explains_no_loss(story, kind):
     strike(story, kind)
     assert story.broken() == {"innocent charged", "given up wrongly"}
     assert not_counted(story).broken() == {"given up wrongly"}
 
 
 @pytest.mark.parametrize("kind", [Kind.OUTAGE, Kind.READ_ONLY, Kind.MACHINE])
-def test_a_loss_that_an_outage_or_a_frozen_machine_caused_must_not_count(story: Story, kind: Kind) -> None:
+def test_a_loss_that_an_outage_or_a_frozen_machine_caused_must_not_count(story, kind):
     strike(story, kind)
     assert story.broken() == {"innocent charged"}
     assert not_counted(story).broken() == set()
 
 
 @pytest.mark.parametrize("kind", [Kind.SUPERVISOR, Kind.TREE, Kind.EVERYBODY, Kind.PAUSE])
-def test_a_loss_counts_if_the_worker_was_killed_or_frozen_past_its_leases(story: Story, kind: Kind) -> None:
+def test_a_loss_counts_if_the_worker_was_killed_or_frozen_past_its_leases(story, kind):
     strike(story, kind)
     assert story.broken() == set()
 
 
-def test_a_claim_on_its_way_when_its_worker_is_killed_is_explained_by_that(story: Story) -> None:
+def test_a_claim_on_its_way_when_its_worker_is_killed_is_explained_by_that(story):
     story.fault(Kind.TREE, at_s=(story.attempts[0].started_s or 0.0) - 0.02)
     assert story.broken() == set()
 
 
-def test_a_kill_of_another_worker_or_at_another_time_charges_no_job(story: Story) -> None:
+def test_a_kill_of_another_worker_or_at_another_time_charges_no_job(story):
     strike(story, Kind.OUTAGE)
     story.fault(Kind.SUPERVISOR, at_s=story.attempts[0].ended_s - 0.5, worker=SOMEWHERE)
     story.fault(Kind.ZYGOTE, at_s=story.attempts[0].ended_s + 1.0)
@@ -72,13 +72,13 @@ def test_a_kill_of_another_worker_or_at_another_time_charges_no_job(story: Story
 
 
 @pytest.mark.parametrize("outcome", ["timed_out", "out_of_memory"])
-def test_a_job_of_a_frozen_machine_did_not_take_too_long_and_ate_no_memory(story: Story, outcome: str) -> None:
+def test_a_job_of_a_frozen_machine_did_not_take_too_long_and_ate_no_memory(story, outcome):
     strike(story, Kind.MACHINE)
     not_counted(story).job(outcome, "succeeded", task="pace")
     assert story.broken() == {"innocent charged"}
 
 
-def test_three_kills_of_workers_put_no_innocent_into_quarantine(story: Story) -> None:
+def test_three_kills_of_workers_put_no_innocent_into_quarantine(story):
     strike(story, Kind.SUPERVISOR)
     id = story.job(task="pace")
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_three_kills_of_workers_put_no_innocent_into_quarantine(story: Story) ->
     assert story.broken() == {"innocent charged", "ended badly", "held"}
 
 
-def test_a_job_that_kills_its_process_is_quarantined(story: Story) -> None:
+def test_a_job_that_kills_its_process_is_quarantined(story):
     strike(story, Kind.SUPERVISOR)
     id = story.job("crashed", task="kill")
     story.places.append((id, "quarantined"))

@@ -33,9 +33,7 @@ def begin_early(story: Story, id: UUID) -> None:
         ("kill", "block", [], "dependent"),
     ],
 )
-def test_a_job_that_waits_ends_as_those_that_it_waits_for_let_it(
-    story: Story, bad: str | None, on_failure: str, outcomes: list[str], place: str | None
-) -> None:
+def test_a_job_that_waits_ends_as_those_that_it_waits_for_let_it(story, bad, on_failure, outcomes, place):
     needed = [story.job("succeeded")]
     if bad is not None:
         needed.append(story.job("crashed" if bad == "kill" else "failed", task=bad))
@@ -47,7 +45,7 @@ def test_a_job_that_waits_ends_as_those_that_it_waits_for_let_it(
     assert story.broken() == set()
 
 
-def test_a_job_that_begins_before_another_has_ended_is_seen(story: Story) -> None:
+def test_a_job_that_begins_before_another_has_ended_is_seen(story):
     needed = [story.job("succeeded"), story.job("succeeded")]
     id = story.job("succeeded", links=Links(after=tuple(needed)))
     story.starts[-1] = replace(story.starts[-1], at_s=story.attempts[1].ended_s - 0.001)
@@ -57,31 +55,31 @@ def test_a_job_that_begins_before_another_has_ended_is_seen(story: Story) -> Non
 
 
 @pytest.mark.parametrize("on_failure", ["block", "cancel"])
-def test_a_job_that_begins_in_spite_of_a_failure_is_seen(story: Story, on_failure: str) -> None:
+def test_a_job_that_begins_in_spite_of_a_failure_is_seen(story, on_failure):
     story.job("succeeded", links=Links(after=(story.job("failed", task="give_up"),), on_failure=on_failure))
     assert story.broken() == {"begun wrongly", "ended badly"}
 
 
 @pytest.mark.parametrize("on_failure", ["proceed", "cancel"])
-def test_a_release_that_is_forgotten_is_seen(story: Story, on_failure: str) -> None:
+def test_a_release_that_is_forgotten_is_seen(story, on_failure):
     id = story.job(links=Links(after=(story.job("failed", task="give_up"),), on_failure=on_failure))
     story.places.append((id, "dependent"))
     assert story.broken() == {"not released"}
 
 
-def test_a_job_behind_one_that_stays_blocked_stays_blocked_too(story: Story) -> None:
+def test_a_job_behind_one_that_stays_blocked_stays_blocked_too(story):
     first = story.job(links=Links(after=(story.job("failed", task="give_up"),)))
     second = story.job(links=Links(after=(first,), on_failure="proceed"))
     story.places += [(first, "dependent"), (second, "dependent")]
     assert story.broken() == set()
 
 
-def test_a_job_that_is_cancelled_without_a_reason_ended_badly(story: Story) -> None:
+def test_a_job_that_is_cancelled_without_a_reason_ended_badly(story):
     story.job("cancelled", links=Links(after=(story.job("succeeded"),), on_failure="cancel"))
     assert story.broken() == {"ended badly"}
 
 
-def test_a_batch_is_called_back_once_when_all_its_jobs_have_ended(story: Story) -> None:
+def test_a_batch_is_called_back_once_when_all_its_jobs_have_ended(story):
     good, bad, cancelled = story.batch(), story.batch(), story.batch(cancelled=True)
     for links in (good, bad, cancelled):
         story.job("failed", "succeeded", links=links)
@@ -102,7 +100,7 @@ def test_a_batch_is_called_back_once_when_all_its_jobs_have_ended(story: Story) 
         (["failure", "done"], {"called back wrongly", "not called back"}),
     ],
 )
-def test_wrong_callbacks_are_seen(story: Story, events: list[str], rules: set[str]) -> None:
+def test_wrong_callbacks_are_seen(story, events, rules):
     links = story.batch()
     story.job("succeeded", links=links)
     for event in events:
@@ -110,7 +108,7 @@ def test_wrong_callbacks_are_seen(story: Story, events: list[str], rules: set[st
     assert story.broken() == rules
 
 
-def test_a_batch_that_is_called_back_before_its_last_job_has_ended_is_seen(story: Story) -> None:
+def test_a_batch_that_is_called_back_before_its_last_job_has_ended_is_seen(story):
     links = story.batch()
     story.job("succeeded", links=links)
     story.call_back(links.batch, "success")
@@ -118,20 +116,20 @@ def test_a_batch_that_is_called_back_before_its_last_job_has_ended_is_seen(story
     assert story.broken() == {"called back too early"}
 
 
-def test_a_batch_that_is_called_back_while_a_job_goes_on_is_seen(story: Story) -> None:
+def test_a_batch_that_is_called_back_while_a_job_goes_on_is_seen(story):
     links = story.batch()
     story.places.append((story.job(links=links), "waiting"))
     story.call_back(links.batch, "done")
     assert story.broken() == {"called back too early", "unfinished"}
 
 
-def test_a_batch_that_may_be_open_needs_no_callback(story: Story) -> None:
+def test_a_batch_that_may_be_open_needs_no_callback(story):
     story.job("succeeded", links=story.batch())
     story.history.batches[-1].answer = Answer.UNKNOWN
     assert story.broken() == set()
 
 
-def test_a_job_of_a_batch_that_was_not_cancelled_must_not_be(story: Story) -> None:
+def test_a_job_of_a_batch_that_was_not_cancelled_must_not_be(story):
     links = story.batch()
     story.job("cancelled", links=links)
     for event in ("failure", "done"):
@@ -147,27 +145,27 @@ def overlap(story: Story, count: int, *, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_a_key_over_its_limit_is_seen(story: Story, limit: int) -> None:
+def test_a_key_over_its_limit_is_seen(story, limit):
     overlap(story, limit, limit=limit)
     assert story.broken() == set()
     overlap(story, 1, limit=limit)
     assert story.broken() == {"over its limit"}
 
 
-def test_jobs_of_a_key_that_follow_each_other_keep_its_limit(story: Story) -> None:
+def test_jobs_of_a_key_that_follow_each_other_keep_its_limit(story):
     for _ in range(3):
         story.job("failed", "succeeded", links=Links(key="customer 7"))
     assert story.broken() == set()
 
 
-def test_a_job_that_still_works_after_its_end_in_the_database_counts(story: Story) -> None:
+def test_a_job_that_still_works_after_its_end_in_the_database_counts(story):
     for _ in range(2):
         story.job("succeeded", links=Links(key="customer 7"))
     story.effects[0] = replace(story.effects[0], at_s=2 * STEP_S + 0.5)
     assert story.broken() == {"over its limit"}
 
 
-def test_a_process_may_go_on_when_its_attempt_is_lost(story: Story) -> None:
+def test_a_process_may_go_on_when_its_attempt_is_lost(story):
     """Its worker is frozen or dead, and the database has given its slot to another job."""
     story.history.short_leases.add("steady")
     story.history.outages.append((0.0, 1000.0))
@@ -180,7 +178,7 @@ def test_a_process_may_go_on_when_its_attempt_is_lost(story: Story) -> None:
     assert story.broken() == set()
 
 
-def test_each_second_of_a_schedule_has_one_job(story: Story) -> None:
+def test_each_second_of_a_schedule_has_one_job(story):
     for second in (100, 101, 102, 103):
         story.tick(second)
         story.tick(second + 50, "another")
@@ -194,7 +192,7 @@ def test_each_second_of_a_schedule_has_one_job(story: Story) -> None:
     assert story.broken() == {"fired twice", "not fired"}
 
 
-def test_a_schedule_that_never_fires_is_seen(story: Story) -> None:
+def test_a_schedule_that_never_fires_is_seen(story):
     story.schedules.add("every second")
     story.history.scheduled_s = 20.0
     assert story.broken() == set()

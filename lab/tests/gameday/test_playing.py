@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from laboratory import lab
-from outlive import db, kernel
+from outlive import kernel
 from outlive_lab.gameday import squeeze
 from outlive_lab.gameday.history import Kind
 from tests.cli.test_demo import processes_in
-from tests.driving.commands import Cli
-from tests.driving.making import count, make, value
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 PATIENCE_S = 110.0
@@ -66,7 +65,7 @@ def took_s(verdict: dict[str, Any], name: str) -> float:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_jobs_survive_a_short_game() -> None:
+def test_jobs_survive_a_short_game():
     game = lab(None).process("gameday", "--kills", 30, "--rate", 3, "--busy", "--seed", SEED, "--json")
     home = eventually(lambda: home_of(game), within_s=60)
     assert home
@@ -87,7 +86,7 @@ def test_jobs_survive_a_short_game() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_path: Path) -> None:
+def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_path):
     game = lab(None).process("gameday", "--kills", 200, "--seed", 7, "--report", tmp_path)
     out, err = game.communicate(timeout=300)
 
@@ -103,7 +102,7 @@ def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_pa
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence() -> None:
+def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence():
     """A game whose only faults are such freezes, and kills of children in between. The database is there all the
     time: every tree has its jobs taken over, and every completion that it was about to write comes to the fence."""
     deck = (
@@ -122,7 +121,7 @@ def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence() -> No
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_outages_frozen_machines_and_kills_by_the_kernel_are_charged_to_no_job() -> None:
+def test_outages_frozen_machines_and_kills_by_the_kernel_are_charged_to_no_job():
     """A game of such faults only, and kills of children and workers in between."""
     deck = (
         "from outlive_lab.gameday import faults as f; f.CALM_S = 5.0; "
@@ -146,13 +145,13 @@ def begin(url: str) -> tuple["subprocess.Popen[str]", Path]:
     game = lab(url).process("gameday", "--kills", 1_000_000, *SMALL, "--json")
     home = eventually(lambda: home_of(game), within_s=60)
     assert home
-    with db.connect(url) as connection:
+    with Queue.at(url) as connection:
         eventually(lambda: _kills(connection) > 0, within_s=60, what="a job of the game was killed")
     return game, home
 
 
-def _kills(connection: db.Connection) -> int:
-    [(count,)] = connection.execute("select count(*) from outlive.attempts where outcome in ('crashed', 'lost')")
+def _kills(queue: Queue) -> int:
+    [(count,)] = queue.execute("select count(*) from outlive.attempts where outcome in ('crashed', 'lost')")
     return int(count)
 
 
@@ -165,9 +164,7 @@ def game(database_url: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def test_a_game_that_is_stopped_tells_what_it_saw_and_leaves_nothing(
-    game: tuple["subprocess.Popen[str]", Path], database_url: str
-) -> None:
+def test_a_game_that_is_stopped_tells_what_it_saw_and_leaves_nothing(game, database_url):
     process, home = game
     process.send_signal(signal.SIGINT)
     code, verdict = told(process)
@@ -179,12 +176,12 @@ def test_a_game_that_is_stopped_tells_what_it_saw_and_leaves_nothing(
     assert not home.exists()
     eventually(lambda: not processes_in(home), within_s=5)
     if verdict["right"]:
-        with db.connect(database_url) as connection:
-            left = [table for table in TABLES if count(connection, table)]
-            assert (left, value(connection, "select to_regnamespace('outlive_gameday')")) == ([], None)
+        with Queue.at(database_url) as connection:
+            left = [table for table in TABLES if connection.count(table)]
+            assert (left, connection.value("select to_regnamespace('outlive_gameday')")) == ([], None)
 
 
-def test_a_game_that_is_killed_leaves_no_process(game: tuple["subprocess.Popen[str]", Path]) -> None:
+def test_a_game_that_is_killed_leaves_no_process(game):
     process, home = game
     eventually(lambda: len(processes_in(home)) > 2, within_s=30, what="a worker has a zygote; all may just have died")
     process.kill()
@@ -192,8 +189,8 @@ def test_a_game_that_is_killed_leaves_no_process(game: tuple["subprocess.Popen[s
     eventually(lambda: not processes_in(home), within_s=5, what="its workers are gone with it")
 
 
-def test_a_database_with_other_peoples_jobs_is_refused(cli: Cli, connection: db.Connection) -> None:
-    make(connection, "shop.fetch")
+def test_a_database_with_other_peoples_jobs_is_refused(cli, queue):
+    queue.make("shop.fetch")
     ran = cli("gameday", "--kills", 1)
     assert (ran.code, ran.out) == (2, "")
     assert "has other jobs (of shop.fetch)" in ran.err
@@ -211,7 +208,7 @@ def test_a_database_with_other_peoples_jobs_is_refused(cli: Cli, connection: db.
         (("--report", "pyproject.toml"), "which is not a directory"),
     ],
 )
-def test_wrong_options_are_refused_with_a_sentence(cli: Cli, words: tuple[object, ...], sentence: str) -> None:
+def test_wrong_options_are_refused_with_a_sentence(cli, words, sentence):
     ran = cli("gameday", *words)
     assert ran.code == 2
     assert sentence in ran.err

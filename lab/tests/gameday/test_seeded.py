@@ -7,8 +7,7 @@ import pytest
 
 from gameday.test_playing import told
 from laboratory import lab
-from outlive import db
-from tests.driving.making import value
+from tests.driving.making import Queue
 
 SEED = 92
 """Its first orders have a fan-in, a batch, and more jobs of a key than may run."""
@@ -21,14 +20,13 @@ class Bug:
     wrong: str
     rule: str
 
-    def seed(self, connection: db.Connection) -> None:
-        text = value(
-            connection,
+    def seed(self, queue: Queue) -> None:
+        text = queue.value(
             "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'outlive.' || %s",
             self.function,
         )
         assert self.right in text, f"outlive.{self.function} does not read like that any more"
-        connection.execute(text.replace(self.right, self.wrong).encode())
+        queue.execute(text.replace(self.right, self.wrong).encode())
 
 
 BUGS = [
@@ -55,9 +53,9 @@ BUGS = [
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_a_played_game_names_each_seeded_bug(database_url: str, connection: db.Connection) -> None:
+def test_a_played_game_names_each_seeded_bug(database_url, queue):
     for bug in BUGS:
-        bug.seed(connection)
+        bug.seed(queue)
     words = ("--kills", 6, "--rate", 3, "--workers", 2, "--slots", 4, "--seed", SEED, "--busy", "--json")
     code, verdict = told(lab(database_url).process("gameday", *words))
     assert (code, verdict["right"]) == (1, False)

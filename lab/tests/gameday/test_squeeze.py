@@ -28,7 +28,7 @@ def group() -> Iterator[Group]:
     top.rmdir()
 
 
-def test_the_kernel_kills_the_zygote_and_spares_its_neighbour(group: Group) -> None:
+def test_the_kernel_kills_the_zygote_and_spares_its_neighbour(group):
     with (
         subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as zygote,
         subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as neighbour,

@@ -23,7 +23,7 @@ def times_of(samples_s: list[float], *limits_s: float) -> Times:
     return Times("", [(0.0, took_s) for took_s in samples_s], *limits_s)
 
 
-def test_a_workers_death_takes_as_long_as_the_last_of_its_attempts() -> None:
+def test_a_workers_death_takes_as_long_as_the_last_of_its_attempts():
     story = Story()
     first, second = (story.attempt(uuid4(), "lost", worker=VICTIM) for _ in range(2))
     story.attempts = [replace(first, ended_s=101.2), replace(second, ended_s=101.5)]
@@ -31,7 +31,7 @@ def test_a_workers_death_takes_as_long_as_the_last_of_its_attempts() -> None:
     assert samples(story)["worker death to claimable again"] == [1.5]
 
 
-def test_a_loss_before_the_death_was_another_one() -> None:
+def test_a_loss_before_the_death_was_another_one():
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.TREE, at_s=loss.ended_s + 1.0)
@@ -39,7 +39,7 @@ def test_a_loss_before_the_death_was_another_one() -> None:
 
 
 @pytest.mark.parametrize("how", ["no witness", "no database"])
-def test_a_death_that_no_worker_could_notice_is_judged_apart(how: str) -> None:
+def test_a_death_that_no_worker_could_notice_is_judged_apart(how):
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
@@ -51,7 +51,7 @@ def test_a_death_that_no_worker_could_notice_is_judged_apart(how: str) -> None:
     assert samples(story)["worker death, no database or no witness"] == [4.0]
 
 
-def test_a_childs_death_is_known_by_its_process() -> None:
+def test_a_childs_death_is_known_by_its_process():
     story = Story()
     crash = story.attempt(uuid4(), "crashed")
     story.fault(Kind.CHILD, at_s=crash.ended_s - 0.03, worker=STEADY, pid=1001)
@@ -59,7 +59,7 @@ def test_a_childs_death_is_known_by_its_process() -> None:
     assert samples(story)["child death to recorded"] == [0.03]
 
 
-def test_a_childs_death_is_not_that_of_a_later_process_with_its_number() -> None:
+def test_a_childs_death_is_not_that_of_a_later_process_with_its_number():
     story = Story()
     crash = story.attempt(uuid4(), "crashed")
     story.fault(Kind.CHILD, at_s=(crash.started_s or 0.0) - 1.0, worker=STEADY, pid=1001)
@@ -67,7 +67,7 @@ def test_a_childs_death_is_not_that_of_a_later_process_with_its_number() -> None
 
 
 @pytest.mark.parametrize("kind", [Kind.FREEZE, Kind.OVERDUE, Kind.PAUSE])
-def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind: Kind) -> None:
+def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind):
     story = Story()
     crash = story.attempt(uuid4(), "crashed")
     story.fault(kind, at_s=crash.ended_s - 1.0, worker=STEADY)
@@ -76,7 +76,7 @@ def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind: Kind) -> N
     assert samples(story)["child death, no database or no supervisor"] == [0.9]
 
 
-def test_a_zygotes_death_takes_as_long_as_the_last_attempt_that_it_left() -> None:
+def test_a_zygotes_death_takes_as_long_as_the_last_attempt_that_it_left():
     story = Story()
     first, second, later = (story.attempt(uuid4(), "lost", worker=VICTIM) for _ in range(3))
     story.attempts = [
@@ -92,7 +92,7 @@ def test_a_zygotes_death_takes_as_long_as_the_last_attempt_that_it_left() -> Non
 
 
 @pytest.mark.parametrize("kind", [Kind.TREE, Kind.OVERDUE])
-def test_a_zygote_whose_worker_died_or_slept_too_is_no_sample(kind: Kind) -> None:
+def test_a_zygote_whose_worker_died_or_slept_too_is_no_sample(kind):
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.5)
@@ -101,7 +101,7 @@ def test_a_zygote_whose_worker_died_or_slept_too_is_no_sample(kind: Kind) -> Non
     assert samples(story)["zygote death, no database or no supervisor"] == []
 
 
-def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
+def test_a_death_behind_a_strangers_lock_is_judged_apart():
     story = Story()
     crash, loss = story.attempt(uuid4(), "crashed"), story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.CHILD, at_s=crash.ended_s - 0.3, worker=STEADY, pid=1001)
@@ -113,7 +113,7 @@ def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
     assert samples(story)["child death to recorded"] == [0.3]
 
 
-def test_no_death_is_missing_for_long_while_the_database_is_there() -> None:
+def test_no_death_is_missing_for_long_while_the_database_is_there():
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.attempts = [replace(loss, ended_s=140.0)]
@@ -128,14 +128,14 @@ def test_no_death_is_missing_for_long_while_the_database_is_there() -> None:
     assert samples(story)[on_end] == [8.0]
 
 
-def test_no_death_may_take_longer_than_the_bound_for_all() -> None:
+def test_no_death_may_take_longer_than_the_bound_for_all():
     times = times_of([0.1] * 200 + [31.0], 2.0, 30.0)
     assert times.percentile(0.99) == 0.1
     assert times.held is False
     assert times.words == "p99 ≤ 2 s, max ≤ 30 s"
 
 
-def test_percentiles_are_values_that_were_seen() -> None:
+def test_percentiles_are_values_that_were_seen():
     times = times_of([n / 100 for n in range(1, 101)], 0.99)
     assert [times.percentile(part) for part in (0.5, 0.99, 1.0)] == [0.5, 0.99, 1.0]
     assert times.held is True
@@ -143,7 +143,7 @@ def test_percentiles_are_values_that_were_seen() -> None:
     assert times_of([], 2.0).held is None
 
 
-def test_a_bound_that_is_missed_makes_the_verdict_wrong() -> None:
+def test_a_bound_that_is_missed_makes_the_verdict_wrong():
     story = Story()
     crash = story.attempt(story.job(), "crashed")
     story.attempt(crash.job, "succeeded")
