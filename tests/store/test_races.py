@@ -329,6 +329,7 @@ def drain(queue: Queue, worker: UUID, jobs: list[UUID]) -> None:
         queue.run(store.expire(batch=10_000))
         queue.execute("update outlive.held set ready_at = outlive.now() where why = 'suspect'")  # The storm is over.
         queue.run(store.release(jobs))
+        queue.follow()  # Jobs that queue for a slot of their key are admitted by reapers.
         claimed = queue.claim(worker=worker, limit=512)
         queue.run(store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
         before, left = left, sum(state not in FINISHED for state in queue.run(store.statuses(jobs)).values())
