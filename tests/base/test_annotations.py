@@ -170,7 +170,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(any_case)
-def test_a_value_comes_out_as_it_went_in(case: tuple[Any, Any]) -> None:
+def test_a_value_comes_out_as_it_went_in(case):
     annotation, value = case
     codec = codec_of(annotation, annotation)
     packed = codec.pack((value,), {})
@@ -191,7 +191,7 @@ anything = (
 
 
 @given(any_case.map(lambda case: case[0]), anything)
-def test_a_value_of_any_type_is_refused_or_comes_out_equal(annotation: Any, value: Any) -> None:
+def test_a_value_of_any_type_is_refused_or_comes_out_equal(annotation, value):
     codec = codec_of(annotation)
     got = value
     with contextlib.suppress(BadArguments):
@@ -200,7 +200,7 @@ def test_a_value_of_any_type_is_refused_or_comes_out_equal(annotation: Any, valu
 
 
 @given(anything)
-def test_a_result_of_any_type_is_refused_or_comes_out_equal_or_as_annotated(value: Any) -> None:
+def test_a_result_of_any_type_is_refused_or_comes_out_equal_or_as_annotated(value):
     for annotation in (int, datetime, Decimal, Line, list[date], dict[str, Decimal], Any):
         codec = codec_of(Any, annotation)
         got = value
@@ -213,11 +213,11 @@ def test_a_result_of_any_type_is_refused_or_comes_out_equal_or_as_annotated(valu
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=2)))
-def test_the_json_of_plain_values_is_that_of_wire(value: object) -> None:
+def test_the_json_of_plain_values_is_that_of_wire(value):
     assert codec_of(object).pack((value,), {}) == wire.encode({"x": value})
 
 
-def test_the_bytes_do_not_depend_on_the_order_of_sets_and_keys() -> None:
+def test_the_bytes_do_not_depend_on_the_order_of_sets_and_keys():
     colours = list(Colour)
     assert codec_of(set[Colour]).pack((set(colours),), {}) == b'{"x":["blue","red"]}'
     assert codec_of(dict[int, set[str]]).pack(({10: {"b", "a"}, 9: set()},), {}) == b'{"x":{"10":["a","b"],"9":[]}}'
@@ -277,7 +277,7 @@ NOT_JSON = " is of type {}, which JSON does not have (its annotation is not used
     ],
     ids=lambda value: str(value)[:40].encode("unicode_escape").decode(),
 )  # fmt: skip
-def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(annotation: Any, value: Any, said: str) -> None:
+def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(annotation, value, said):
     with pytest.raises(BadArguments) as raised:
         codec_of(annotation).pack((value,), {})
     assert str(raised.value).startswith(f"m.f can't be enqueued: argument x{said}")
@@ -302,13 +302,13 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(annotation: Any, 
     ],
     ids=str,
 )
-def test_values_that_are_the_same_in_another_form_are_taken(annotation: Any, value: Any) -> None:
+def test_values_that_are_the_same_in_another_form_are_taken(annotation, value):
     codec = codec_of(annotation, annotation)
     codec.unpack(codec.pack((value,), {}))
     codec.decode_result(codec.encode_result(value))
 
 
-def test_a_moment_in_the_hour_that_is_repeated_keeps_its_offset() -> None:
+def test_a_moment_in_the_hour_that_is_repeated_keeps_its_offset():
     codec = codec_of(datetime)
     for fold, offset in ((0, 2), (1, 1)):
         moment = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=fold)
@@ -322,7 +322,7 @@ def test_a_default_of_none_may_be_given_whatever_the_annotation_says() -> None:
 
 
 @pytest.mark.parametrize("annotation", [Any, object], ids=str)
-def test_anything_with_a_default_of_none_is_plain_json(annotation: Any) -> None:
+def test_anything_with_a_default_of_none_is_plain_json(annotation):
     def f(x: Any = None) -> None: ...
 
     f.__annotations__["x"] = annotation
@@ -331,7 +331,7 @@ def test_anything_with_a_default_of_none_is_plain_json(annotation: Any) -> None:
     assert Codec("m.f", f).pack(({"a": 1},), {}) == b'{"x":{"a":1}}'
 
 
-def test_an_argument_that_is_not_given_keeps_its_default() -> None:
+def test_an_argument_that_is_not_given_keeps_its_default():
     def f(a: int, b: Decimal = Decimal(1), *, c: list[int] | None = None) -> None: ...
 
     codec = Codec("m.f", f)
@@ -340,7 +340,7 @@ def test_an_argument_that_is_not_given_keeps_its_default() -> None:
     assert codec.unpack(b'[1,"2.5"]') == ([], {"a": 1, "b": Decimal("2.5")})
 
 
-def test_parameters_of_every_kind_are_decoded_by_their_annotations() -> None:
+def test_parameters_of_every_kind_are_decoded_by_their_annotations():
     def f(a: date, /, b: Decimal, *more: UUID, c: Colour, **others: timedelta) -> None: ...
 
     codec = Codec("m.f", f)
@@ -357,7 +357,7 @@ def test_parameters_of_every_kind_are_decoded_by_their_annotations() -> None:
         codec.unpack(b'{"*":["2030-01-01","1"],"c":"red","d":1}')
 
 
-def test_private_names_of_parameters_do_no_harm() -> None:
+def test_private_names_of_parameters_do_no_harm():
     def f(__a: Decimal, _b: int, self: int, __class__: int) -> None: ...
 
     codec = Codec("m.f", f)
@@ -369,7 +369,7 @@ def test_private_names_of_parameters_do_no_harm() -> None:
 def unchecked(n: int) -> None: ...
 
 
-def test_a_function_under_no_type_check_takes_plain_json() -> None:
+def test_a_function_under_no_type_check_takes_plain_json():
     assert Codec("m.f", unchecked).pack(("three",), {}) == b'{"n":"three"}'
 
 
@@ -392,7 +392,7 @@ class Later(msgspec.Struct):
     n: int
 
 
-def test_annotations_may_name_what_comes_later_also_under_a_decorator() -> None:
+def test_annotations_may_name_what_comes_later_also_under_a_decorator():
     codec = Codec("m.later", later)
     assert codec.unpack(codec.pack((Later(1),), {})) == ([], {"day": Later(1)})
     assert codec.decode_result(codec.encode_result(Later(2))) == Later(2)

@@ -28,17 +28,17 @@ def load(*, file: str | None = None, flags: Any = None, **environ: str) -> confi
     return config.load(environ=environ, flags=flags)
 
 
-def test_without_a_word_the_defaults_hold() -> None:
+def test_without_a_word_the_defaults_hold():
     assert load() == config.Config()
 
 
-def test_a_flag_beats_the_environment_beats_the_file_beats_the_default() -> None:
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default():
     file = "slots = 2\nmax_attempts = 2\nmax_crashes = 2"
     found = load(file=file, OUTLIVE_MAX_ATTEMPTS="6", OUTLIVE_MAX_CRASHES="6", flags={"max_crashes": 7, "slots": None})
     assert (found.slots, found.max_attempts, found.max_crashes, found.max_losses) == (2, 6, 7, 3)
 
 
-def test_the_app_beats_the_default_and_nothing_else() -> None:
+def test_the_app_beats_the_default_and_nothing_else():
     app = config.in_code({"slots": 1, "max_attempts": 1, "max_crashes": 1, "max_losses": None, "lease_s": "1m"})
     Path("outlive.toml").write_text("slots = 2")
     found = config.load(environ={"OUTLIVE_MAX_ATTEMPTS": "6"}, flags={"max_crashes": 7}, app=app)
@@ -46,7 +46,7 @@ def test_the_app_beats_the_default_and_nothing_else() -> None:
     assert (found.lease_s, found.renew_s) == (60.0, 15.0)  # The second follows from the first.
 
 
-def test_an_app_can_give_every_setting_that_is_not_needed_before_its_import() -> None:
+def test_an_app_can_give_every_setting_that_is_not_needed_before_its_import():
     in_code = {"database_url", *config.Settings.__annotations__}
     needed_before = {"jobs_see_database_url", "job_log_level", "metrics_listen"}
     needed_before |= {key for key in config.KEYS if key.startswith("dashboard_")}
@@ -64,12 +64,12 @@ def test_an_app_can_give_every_setting_that_is_not_needed_before_its_import() ->
         ({"database_url": 271828}, "database_url is not text"),
     ],
 )
-def test_a_setting_in_code_that_makes_no_sense_is_refused_where_it_stands(said: Any, why: str) -> None:
+def test_a_setting_in_code_that_makes_no_sense_is_refused_where_it_stands(said, why):
     with pytest.raises(ConfigError, match=re.escape(why)):
         config.in_code(said)
 
 
-def test_settings_in_code_stay_the_same_when_they_travel_to_the_worker() -> None:
+def test_settings_in_code_stay_the_same_when_they_travel_to_the_worker():
     given = {"queues": ["a", "b"], "timeout_s": None, "memory_bytes": "1MB", "keep_failed_s": timedelta(days=1)}
     app = config.in_code({**given, "cache_enabled": False, "database_url": None})
     assert "database_url" not in app
@@ -78,7 +78,7 @@ def test_settings_in_code_stay_the_same_when_they_travel_to_the_worker() -> None
     assert config.load(environ={}, app=app).queues == ("a", "b")
 
 
-def test_the_file_may_be_named_and_must_then_exist() -> None:
+def test_the_file_may_be_named_and_must_then_exist():
     Path("other.toml").write_text("slots = 3")
     assert config.load("other.toml", environ={}).slots == 3
     assert load(OUTLIVE_CONFIG="other.toml").slots == 3
@@ -86,7 +86,7 @@ def test_the_file_may_be_named_and_must_then_exist() -> None:
         config.load("missing.toml", environ={})
 
 
-def test_the_nearest_file_above_the_current_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_file_above_the_current_directory_is_read(tmp_path, monkeypatch):
     deep = tmp_path / "shop" / "src" / "deep"
     deep.mkdir(parents=True)
     (tmp_path / "outlive.toml").write_text("slots = 2")
@@ -98,7 +98,7 @@ def test_the_nearest_file_above_the_current_directory_is_read(tmp_path: Path, mo
     assert load(file="slots = 5").slots == 5
 
 
-def test_no_file_above_the_home_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_above_the_home_directory_is_read(tmp_path, monkeypatch):
     (tmp_path / "home" / "shop").mkdir(parents=True)
     (tmp_path / "outlive.toml").write_text("slots = 2")
     monkeypatch.chdir(tmp_path / "home" / "shop")
@@ -109,9 +109,7 @@ def test_no_file_above_the_home_directory_is_read(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
-def test_another_users_file_above_the_current_directory_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_file_above_the_current_directory_is_passed_over(tmp_path, monkeypatch):
     (tmp_path / "shop").mkdir()
     planted = tmp_path / "outlive.toml"
     planted.write_text('on_worker_dead = "run this"')
@@ -122,7 +120,7 @@ def test_another_users_file_above_the_current_directory_is_passed_over(
     assert load().on_worker_dead == "run this"
 
 
-def test_in_a_directory_that_was_removed_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_directory_that_was_removed_there_is_no_file(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -130,7 +128,7 @@ def test_in_a_directory_that_was_removed_there_is_no_file(tmp_path: Path, monkey
     assert load() == config.Config()
 
 
-def test_a_file_that_is_not_toml_is_refused() -> None:
+def test_a_file_that_is_not_toml_is_refused():
     with pytest.raises(ConfigError, match=r"outlive\.toml is not valid TOML"):
         load(file="slots: 3")
     Path("outlive.toml").write_bytes(b"\xff")
@@ -147,9 +145,7 @@ def test_a_file_that_is_not_toml_is_refused() -> None:
         ("CACHE_ENABLED", "false", "cache_enabled", False),
     ],
 )
-def test_names_that_other_systems_use_are_understood_and_ours_win(
-    variable: str, value: str, key: str, meant: object
-) -> None:
+def test_names_that_other_systems_use_are_understood_and_ours_win(variable, value, key, meant):
     assert getattr(load(**{variable: value}), key) == meant
     assert getattr(load(**{variable: ""}), key) == getattr(config.Config(), key)
     ours = {"name": "w2", "lease_s": "99", "cache_ttl_s": "99", "cache_enabled": "true"}[key]
@@ -175,11 +171,11 @@ def test_names_that_other_systems_use_are_understood_and_ours_win(
         ("slots", "4", 4),
     ],
 )
-def test_each_setting_is_read_from_its_text(key: str, written: str, meant: object) -> None:
+def test_each_setting_is_read_from_its_text(key, written, meant):
     assert getattr(load(**{f"OUTLIVE_{key.upper()}": written}), key) == meant
 
 
-def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
+def test_a_list_and_true_in_the_file_are_what_they_are():
     found = load(file='queues = ["fast", "slow"]\ncache_enabled = false\nstall_s = 1.5')
     assert (found.queues, found.cache_enabled, found.stall_s) == (("fast", "slow"), False, 1.5)
 
@@ -207,7 +203,7 @@ def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
         ("service", "b" * 5000, "it must be 1 to 200 bytes of printable characters"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str) -> None:
+def test_a_wrong_value_is_refused_by_its_key(key, value, said):
     with pytest.raises(ConfigError, match=said):
         load(flags={key: value})
 
@@ -215,27 +211,24 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (
-            {"file": "lease = 5"},
-            "outlive.toml has the unknown setting lease; did you mean lease_s?",
-        ),
+        ({"file": "lease = 5"}, "outlive.toml has the unknown setting lease; did you mean lease_s?"),
         ({"flags": {"slotz": 5}}, "a flag has the unknown setting slotz; did you mean slots?"),
         ({"file": "qqqqq = 5"}, "the unknown setting qqqqq; use one of database_url, home"),
         ({"file": "[worker]\nslots = 5"}, "the unknown setting worker"),
     ],
 )
-def test_an_unknown_setting_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
+def test_an_unknown_setting_is_refused_with_a_suggestion(how, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         load(**how)
 
 
-def test_an_empty_variable_counts_as_not_set_but_an_empty_address_is_refused() -> None:
+def test_an_empty_variable_counts_as_not_set_but_an_empty_address_is_refused():
     assert load(OUTLIVE_SLOTS="", OUTLIVE_HOME="") == config.Config()
     with pytest.raises(ConfigError, match=r"database_url is empty: .* \(OUTLIVE_DATABASE_URL\)"):
         load(OUTLIVE_DATABASE_URL="")
 
 
-def test_an_unknown_variable_is_warned_of_once_with_a_suggestion() -> None:
+def test_an_unknown_variable_is_warned_of_once_with_a_suggestion():
     """Apps have variables of their own."""
     said: list[str] = []
     environ = {"OUTLIVE_SLOTZ": "5", "OUTLIVE_SHOP_KEY": "x", "OUTLIVE_SLOTS": "3", "OUTLIVE_CONFIG": ""}
@@ -265,9 +258,7 @@ def test_an_unknown_variable_is_warned_of_once_with_a_suggestion() -> None:
         ({"heartbeat_s": 1, "stale_s": 50, "dead_s": 51}, {}),
     ],
 )
-def test_intervals_that_are_not_set_follow_from_those_that_are(
-    said: dict[str, object], follows: dict[str, float]
-) -> None:
+def test_intervals_that_are_not_set_follow_from_those_that_are(said, follows):
     found = load(flags=said)
     assert {key: getattr(found, key) for key in follows} == follows
     assert {key: getattr(found, key) for key in said} == said
@@ -289,12 +280,12 @@ def test_intervals_that_are_not_set_follow_from_those_that_are(
         ({"stall_s": 60, "timeout_s": 60}, "stall_s (60) is not below timeout_s (60)"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused_with_the_reason(said: dict[str, object], why: str) -> None:
+def test_settings_that_contradict_each_other_are_refused_with_the_reason(said, why):
     with pytest.raises(ConfigError, match=re.escape(why)):
         load(flags=said)
 
 
-def test_a_configuration_never_shows_its_secrets() -> None:
+def test_a_configuration_never_shows_its_secrets():
     found = load(OUTLIVE_DATABASE_URL=f"postgresql://me:{SECRET}@host/db")
     shown = [repr(found), str(found), f"{found}", pretty_repr(found), repr([found])]
     assert all(SECRET not in text and "max_attempts=5" in text.replace("\n", "") for text in shown)
@@ -302,7 +293,7 @@ def test_a_configuration_never_shows_its_secrets() -> None:
 
 
 @pytest.mark.parametrize("file", [f'database_url = ["{SECRET}"]', "database_url = 271828", f'database_url = "{SECRET}'])
-def test_an_error_about_a_secret_does_not_show_it(file: str) -> None:
+def test_an_error_about_a_secret_does_not_show_it(file):
     with pytest.raises(ConfigError) as raised:
         load(file=file)
     assert SECRET not in str(raised.value)
@@ -314,19 +305,19 @@ def test_a_configuration_can_not_be_changed() -> None:
         load().slots = 3  # type: ignore[misc]
 
 
-def test_every_default_is_one_that_load_would_accept() -> None:
+def test_every_default_is_one_that_load_would_accept():
     said = {key: value for key, value in msgspec.structs.asdict(config.Config()).items() if value is not None}
     assert load(flags=said) == config.Config()
 
 
 @pytest.mark.parametrize("value", ["127.0.0.1:9464", "[::1]:9464", "localhost:0", "0.0.0.0:65535"])
-def test_an_address_to_listen_at_has_a_host_and_a_port(value: str) -> None:
+def test_an_address_to_listen_at_has_a_host_and_a_port(value):
     assert config.load(environ={"OUTLIVE_METRICS_LISTEN": value}).metrics_listen == value
 
 
 @pytest.mark.parametrize(
     "value", ["9464", ":9464", "localhost", "localhost:", "localhost:http", "localhost:65536", "::1"]
 )
-def test_an_address_without_them_is_refused(value: str) -> None:
+def test_an_address_without_them_is_refused(value):
     with pytest.raises(ConfigError, match=r"metrics_listen is .*: it must be a host and a port, like"):
         config.load(environ={"OUTLIVE_METRICS_LISTEN": value})

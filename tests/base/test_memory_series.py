@@ -12,7 +12,7 @@ def course(series: MemorySeries, outcome: Outcome = Outcome.CRASHED, took_s: flo
     return None if kept is None else msgspec.json.decode(kept, type=MemoryCourse)
 
 
-def test_a_series_stays_small_and_keeps_the_peak() -> None:
+def test_a_series_stays_small_and_keeps_the_peak():
     series = MemorySeries(0.05)
     for n in range(10_000):
         series.note(n / 20, 9_000 if n == 7_777 else n)
@@ -25,7 +25,7 @@ def test_a_series_stays_small_and_keeps_the_peak() -> None:
     assert near[-1] == 9_000
 
 
-def test_what_short_successes_and_single_points_show_is_not_kept() -> None:
+def test_what_short_successes_and_single_points_show_is_not_kept():
     series = MemorySeries(0.05)
     series.note(0.1, 5)
     assert course(series) is None

@@ -35,33 +35,33 @@ def policy_of(**options: Any) -> Policy:
         (100000, (86400.0,)),
     ],
 )
-def test_a_backoff_is_a_list_of_delays(written: Any, steps: tuple[float, ...]) -> None:
+def test_a_backoff_is_a_list_of_delays(written, steps):
     assert policy.parse_backoff(written) == steps
 
 
-def test_a_function_as_backoff_is_asked_at_once_for_every_step() -> None:
+def test_a_function_as_backoff_is_asked_at_once_for_every_step():
     assert policy.parse_backoff(lambda n: f"{n}m") == tuple(60.0 * n for n in range(32))
 
 
-def test_a_function_that_grows_beyond_all_bounds_is_held_at_a_year() -> None:
+def test_a_function_that_grows_beyond_all_bounds_is_held_at_a_year():
     assert policy.parse_backoff(lambda n: 60 * 4**n)[0::31] == (60.0, policy.MAX_BACKOFF_S)
 
 
 @pytest.mark.parametrize("written", [[], [1] * 1001, [-1], "soon", ["soon"], lambda n: -n, lambda n: None])
-def test_a_malformed_backoff_is_refused(written: Any) -> None:
+def test_a_malformed_backoff_is_refused(written):
     with pytest.raises(ConfigError):
         policy.parse_backoff(written)
 
 
 @given(st.floats(0.001, 1e6), st.floats(0.001, 1e6))
-def test_exponential_backoff_doubles_up_to_its_cap(base_s: float, cap_s: float) -> None:
+def test_exponential_backoff_doubles_up_to_its_cap(base_s, cap_s):
     steps = policy.exponential(base_s, cap_s)
     assert steps[0] == min(base_s, cap_s)
     assert all(after == min(before * 2, cap_s) > before for before, after in pairwise(steps))
     assert steps[-1] == cap_s or len(steps) == policy.MAX_BACKOFF_STEPS
 
 
-def test_a_limit_that_a_task_does_not_set_follows_the_configuration() -> None:
+def test_a_limit_that_a_task_does_not_set_follows_the_configuration():
     config = Config(max_attempts=7, max_crashes=8, max_losses=9, backoff_base_s=1, backoff_cap_s=4)
     assert policy.task_row("t", policy_of(), config) == policy.TaskRow(
         name="t",
@@ -78,7 +78,7 @@ def test_a_limit_that_a_task_does_not_set_follows_the_configuration() -> None:
     )
 
 
-def test_the_limits_of_a_task_win_over_the_configuration() -> None:
+def test_the_limits_of_a_task_win_over_the_configuration():
     said = policy_of(
         queue="q",
         source=outlive.App().source("s"),
@@ -98,7 +98,7 @@ def test_the_limits_of_a_task_win_over_the_configuration() -> None:
     )
 
 
-def test_every_option_of_a_task_arrives_in_its_policy() -> None:
+def test_every_option_of_a_task_arrives_in_its_policy():
     said = policy_of(
         timeout=None,
         stall="5m",
@@ -124,7 +124,7 @@ def test_every_option_of_a_task_arrives_in_its_policy() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "a\0", "x" * 201, None, 5, "\ud800"])
-def test_a_name_is_short_printable_text(name: Any) -> None:
+def test_a_name_is_short_printable_text(name):
     with pytest.raises(ConfigError, match=r"^queue is .*: it must be 1 to 200 bytes"):
         validation.identifier("queue", name)
     assert validation.identifier("queue", "größe 1") == "größe 1"

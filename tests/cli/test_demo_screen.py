@@ -6,21 +6,21 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from outlive import db
 from outlive.cli.demo import show
 from outlive.cli.demo.verdict import Snapshot
+from tests.driving.making import Queue
 
 SEEN = Snapshot({"collect": Counter(pending=3)}, [], [], [])
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_routine_events_do_not_push_a_kill_off_the_screen(
-    terminal: bool, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
+    terminal: bool, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = Console(width=80, height=24, file=io.StringIO(), force_terminal=terminal)
     monkeypatch.setattr("outlive.cli.screen.console", lambda: console)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    with show.Audience(connection, json=False) as audience:
+    with show.Audience(queue, json=False) as audience:
         audience.see(SEEN, 50)
         audience.say(show.kill(4711, 3))
         for n in range(20):

@@ -3,15 +3,13 @@
 import json
 import re
 import resource
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outlive import db, program, store
+from outlive import program, store
 from outlive.cli import doctor
 from outlive.errors import JobFailed
 from outlive.model import Schedule, SourceLimits
@@ -20,7 +18,7 @@ from outlive.states import Outcome, State
 from outlive.wording import RESTART
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import WORKER, claim_job, make, make_finished, make_many, make_quarantined, register_worker
+from tests.driving.making import WORKER
 from tests.waiting import eventually
 
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0}
@@ -32,11 +30,11 @@ def findings(cli: Cli) -> dict[str, dict[str, Any]]:
     return {finding["what"]: finding for finding in json.loads(ran.out)}
 
 
-def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Connection) -> None:
-    claim_job(connection, make(connection, "shop.stuck"), lease_s=0)
-    make_quarantined(connection)
-    make_finished(connection, Outcome.FAILED)
-    make(connection)
+def test_the_doctor_looks_at_the_server_and_the_jobs(cli, queue):
+    queue.claim_job(queue.make("shop.stuck"), lease_s=0)
+    queue.make_quarantined()
+    queue.make_finished(Outcome.FAILED)
+    queue.make()
     found = findings(cli)
     levels = {what: finding["level"] for what, finding in found.items()}
     assert levels["fsync is off: a crash of the machine can lose or damage all data"] == "problem"
@@ -50,21 +48,21 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Co
     assert "→ alter system set fsync = on" in text
 
 
-def test_workers_that_died_lately_and_open_breakers_are_named(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection, state="dead")
-    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
+def test_workers_that_died_lately_and_open_breakers_are_named(cli, queue):
+    queue.register_worker(state="dead")
+    queue.run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
     assert not any("breaker" in one for one in findings(cli))
-    db.run(connection, store.count_outcomes([("shop", None, False)] * 5))
+    queue.run(store.count_outcomes([("shop", None, False)] * 5))
     found = findings(cli)
     assert found["1 worker died in the last day: crawler-1"]["level"] == "advice"
     open_now = found["the breaker of the source shop is open after 5 failures in a row"]
     assert open_now["next"].startswith("outlive sources resume shop")
-    connection.execute("update outlive.workers set last_seen = last_seen - interval '25 hours'")
+    queue.execute("update outlive.workers set last_seen = last_seen - interval '25 hours'")
     assert not any("died" in one for one in findings(cli))
 
 
-def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli: Cli, connection: db.Connection) -> None:
-    jobs = {"queue default": make(connection), "source shop": make(connection, queue="slow", source="shop")}
+def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli, queue):
+    jobs = {"queue default": queue.make(), "source shop": queue.make(queue="slow", source="shop")}
     cli("queues", "pause", "default"), cli("sources", "pause", "shop")
     found = findings(cli)
     for thing, job in jobs.items():
@@ -76,9 +74,7 @@ def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli: Cli, connection: 
         assert "paused" not in cli("show", job).out
 
 
-def test_the_doctor_names_the_file_of_settings_that_is_in_force(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_names_the_file_of_settings_that_is_in_force(cli, tmp_path, monkeypatch):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "er")
     assert "no outlive.toml is in use" in findings(cli)
@@ -86,7 +82,7 @@ def test_the_doctor_names_the_file_of_settings_that_is_in_force(
     assert f"settings are read from {tmp_path}/outlive.toml" in findings(cli)
 
 
-def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None:
+def test_a_database_without_schema_is_a_problem(empty_database_url):
     ran = Cli(empty_database_url)("doctor")
     assert ran.code == 1
     assert "✗ the database has no outlive schema yet\n    → run `outlive migrate --database-url " in ran.out
@@ -94,7 +90,7 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
 
 @pytest.mark.fault(54)
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -> None:
+def test_another_encoding_is_refused_and_named(server_url, encoding):
     with new_database(server_url, template="template0", options=f"encoding '{encoding}' locale 'C'") as url:
         cli = Cli(url)
         refused = cli("migrate")
@@ -104,13 +100,11 @@ def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -
         assert f"✗ the database has the encoding {encoding}" in doctor.out
 
 
-def test_a_long_transaction_is_named_by_its_backend(
-    connection: db.Connection, connect: Callable[[], db.Connection]
-) -> None:
+def test_a_long_transaction_is_named_by_its_backend(queue, connect):
     other = connect()
     other.execute("begin isolation level repeatable read")
     other.execute("select 1 from outlive.jobs")
-    [health] = db.run(connection, store.health())
+    [health] = queue.run(store.health())
     assert health["oldest_snapshot_pid"] is not None
     [advice] = [f for f in judge_vacuum(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
     assert advice.level == "advice"
@@ -129,30 +123,28 @@ def test_a_long_transaction_is_named_by_its_backend(
         ({"connections": 98, "max_connections": 100}, "problem", "98 of 100 connections"),
     ],
 )
-def test_each_ill_of_the_server_has_its_weight(
-    connection: db.Connection, sick: dict[str, object], level: str, said: str
-) -> None:
-    [health] = db.run(connection, store.health())
+def test_each_ill_of_the_server_has_its_weight(queue, sick, level, said):
+    [health] = queue.run(store.health())
     worst = _worst(list(judge_server(health | HEALTHY | {"oldest_snapshot_s": 0.0} | sick)))
     assert worst.level == level
     assert said in worst.what
     assert worst.next or level == "fine"
 
 
-def test_idle_workers_and_idle_queues_are_no_problem(connection: db.Connection) -> None:
-    [health] = db.run(connection, store.health())
+def test_idle_workers_and_idle_queues_are_no_problem(queue):
+    [health] = queue.run(store.health())
     assert _worst(list(judge_jobs(health, ready=0))).level == "advice"
     assert _worst(list(judge_jobs(health | {"active_workers": 2}, ready=5))).level == "fine"
 
 
-def test_dead_rows_that_pile_up_are_found(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_rows_that_pile_up_are_found(queue, monkeypatch):
     monkeypatch.setattr("outlive.operations.findings.DEAD_ROWS", 1000)
-    make_many(connection, 1500)
-    connection.execute("delete from outlive.waiting")
-    connection.execute("select pg_stat_force_next_flush()")
+    queue.make_many(1500)
+    queue.execute("delete from outlive.waiting")
+    queue.execute("select pg_stat_force_next_flush()")
 
     def found() -> list[str]:
-        [health] = db.run(connection, store.health())
+        [health] = queue.run(store.health())
         return [one.what for one in judge_vacuum(health) if one.next == "vacuum outlive.waiting"]
 
     eventually(lambda: bool(found()), within_s=10, what="the statistics know of it")
@@ -160,43 +152,43 @@ def test_dead_rows_that_pile_up_are_found(connection: db.Connection, monkeypatch
     assert re.match(r"outlive\.waiting has 1,[45]\d\d dead rows and 0 live ones \(never vacuumed\)", found()[0])
 
 
-def test_a_replication_slot_without_a_reader_is_found(connection: db.Connection) -> None:
+def test_a_replication_slot_without_a_reader_is_found(queue):
     name = f"test_{uuid4().hex}"
-    connection.execute("select pg_create_physical_replication_slot(%s, true)", [name])
+    queue.execute("select pg_create_physical_replication_slot(%s, true)", [name])
     try:
-        [health] = db.run(connection, store.health())
+        [health] = queue.run(store.health())
     finally:
-        connection.execute("select pg_drop_replication_slot(%s)", [name])
+        queue.execute("select pg_drop_replication_slot(%s)", [name])
     [finding] = [one for one in judge_vacuum(health) if name in one.what]
     assert "has no reader" in finding.what
     assert finding.next == f"start its reader, or: select pg_drop_replication_slot('{name}')"
 
 
-def test_a_prepared_transaction_is_found(connection: db.Connection) -> None:
-    [health] = db.run(connection, store.health())
+def test_a_prepared_transaction_is_found(queue):
+    [health] = queue.run(store.health())
     old = b'[{"gid": "sale-7", "database": "shop", "since": "2026-01-01 12:00", "for_s": 7200}]'
     [finding] = [one for one in judge_vacuum(health | {"prepared": old, "slots": None}) if "prepared" in one.what]
     assert finding.next == "rollback prepared 'sale-7', or commit it, in database shop"
 
 
-def test_a_job_whose_task_no_worker_has_is_found(cli: Cli, connection: db.Connection) -> None:
-    register_worker(connection)
-    db.run(connection, store.tell_tasks(WORKER, ["work"]))
-    make(connection)
+def test_a_job_whose_task_no_worker_has_is_found(cli, queue):
+    queue.register_worker()
+    queue.run(store.tell_tasks(WORKER, ["work"]))
+    queue.make()
     assert "every job that is ready has a worker with its task" in findings(cli)
-    make(connection, "shop.gone")
+    queue.make("shop.gone")
     said = "no active worker has the task shop.gone and serves the queue default: 1 job is ready"
     assert findings(cli)[said]["level"] == "problem"
     assert RESTART in findings(cli)[said]["next"]
-    job = make(connection, queue="slow")
-    connection.execute("update outlive.workers set queues = '{default}'")
+    job = queue.make(queue="slow")
+    queue.execute("update outlive.workers set queues = '{default}'")
     assert "no active worker has the task work and serves the queue slow: 1 job is ready" in findings(cli)
     assert "no active worker has this task and serves this queue" in cli("show", job).out
     assert "no active worker has the task or serves the queue of: shop.gone, work; " + RESTART in cli("jobs").out
     assert judge_tasks([], []) is not None
 
 
-def test_clocks_that_differ_are_found(database_url: str) -> None:
+def test_clocks_that_differ_are_found(database_url):
     assert "this machine and the database agree on the time" in findings(Cli(database_url))
     other = Cli(make_conninfo(database_url, options="-c outlive.now=2100-01-01T12:00:00Z"))
     [what] = [what for what in findings(other) if "clock is" in what]
@@ -205,12 +197,10 @@ def test_clocks_that_differ_are_found(database_url: str) -> None:
     assert judge_clock(5.0, doubt_s=4.0).level == "fine"
 
 
-def test_below_manage_py_the_hints_name_its_commands(
-    cli: Cli, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make(connection, queue="report", source="report")
+def test_below_manage_py_the_hints_name_its_commands(cli, queue, monkeypatch):
+    job = queue.make(queue="report", source="report")
     declared = Schedule(name="report", task="work", args=b"{}", every_s=60)
-    db.run(connection, store.declare_schedules([declared], "shop:app"))
+    queue.run(store.declare_schedules([declared], "shop:app"))
     monkeypatch.setenv(program.VARIABLE, "mail:archive")
     assert "→ manage.py outlive_worker --backend mail\n" in cli("doctor").out
     assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
@@ -220,11 +210,11 @@ def test_below_manage_py_the_hints_name_its_commands(
             in cli(group, "pause", "report").out
         )
     assert "its queue report is paused; manage.py outlive --backend mail queues resume " in cli("show", job).out
-    connection.execute("update outlive.schema_version set version = 0")
+    queue.execute("update outlive.schema_version set version = 0")
     assert "→ run `manage.py migrate --database archive`\n" in cli("doctor").out
 
 
-def test_few_open_files_are_found(cli: Cli) -> None:
+def test_few_open_files_are_found(cli):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
@@ -234,7 +224,7 @@ def test_few_open_files_are_found(cli: Cli) -> None:
     assert "runs out" in what
 
 
-def test_the_tightest_limit_of_the_cgroups_above_is_found(tmp_path: Path) -> None:
+def test_the_tightest_limit_of_the_cgroups_above_is_found(tmp_path):
     inner = tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     for folder, limits in (

@@ -11,9 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from outlive import db
 from outlive.cli import PANELS, job_filter, load
-from tests.driving.making import make
 
 WIDTH = 80
 
@@ -34,7 +32,7 @@ def help_of(*words: str) -> str:
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
-def test_what_is_listed_can_be_watched(words: tuple[str, ...]) -> None:
+def test_what_is_listed_can_be_watched(words):
     command: Any = get_command(load())
     for word in words:
         command = command.commands[word]
@@ -58,7 +56,7 @@ def test_a_help_is_whole_in_80_columns_and_has_an_example(words: tuple[str, ...]
         assert f"Example: outlive {' '.join(words)}" in flat
 
 
-def test_the_commands_are_grouped_by_what_people_do() -> None:
+def test_the_commands_are_grouped_by_what_people_do():
     text = help_of()
     places = [text.index(f"─ {part} ─") for part in PANELS]
     assert places == sorted(places)
@@ -79,15 +77,15 @@ def completed(line: str, **environ: str) -> list[str]:
     return ran.stdout.split()
 
 
-def test_the_shell_completes_commands_states_and_names(database_url: str, connection: db.Connection) -> None:
-    make(connection, queue="slow")
-    make(connection, queue="sleepy")
+def test_the_shell_completes_commands_states_and_names(database_url, queue):
+    queue.make(queue="slow")
+    queue.make(queue="sleepy")
     assert completed("outlive wor") == ["worker", "workers"]
     assert completed("outlive jobs --state fa") == ["failed"]
     assert completed("outlive jobs --queue sl", OUTLIVE_DATABASE_URL=database_url) == ["sleepy", "slow"]
 
 
-def test_a_database_that_does_not_answer_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_answer_completes_nothing(monkeypatch):
     monkeypatch.setenv("OUTLIVE_DATABASE_URL", "postgresql://127.0.0.1:1/db")
     assert job_filter.QUEUES("") == []
     monkeypatch.setenv("OUTLIVE_LEASE_S", "nonsense")

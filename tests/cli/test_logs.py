@@ -10,7 +10,6 @@ import sys
 import time
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from outlive import logs
 log = logging.getLogger("outlive.test")
 
 
-def test_text_is_one_line_with_a_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_one_line_with_a_time_in_utc(capsys):
     logs.configure("text")
     log.info("Worker %s started", "a")
     log.debug("not shown")
@@ -29,7 +28,7 @@ def test_text_is_one_line_with_a_time_in_utc(capsys: pytest.CaptureFixture[str])
     assert time.endswith("Z")
 
 
-def test_json_lines_carry_what_the_record_carries(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_carry_what_the_record_carries(capsys):
     logs.configure("json")
     log.warning("Job %s failed", 1, extra={"job_id": 1, "what": {1, 2}.__class__})
     line = json.loads(capsys.readouterr().err)
@@ -41,7 +40,7 @@ def test_json_lines_carry_what_the_record_carries(capsys: pytest.CaptureFixture[
     )
 
 
-def test_an_exception_is_logged_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_is_logged_with_its_traceback(capsys):
     for form in ("text", "json"):
         logs.configure(form)
         try:
@@ -70,7 +69,7 @@ def test_an_exception_is_logged_with_its_traceback(capsys: pytest.CaptureFixture
         "host=h oauth_client_secret=ret user=me",
     ],
 )
-def test_passwords_never_get_into_a_line(form: logs.Format, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passwords_never_get_into_a_line(form, said, capsys):
     logs.configure(form)
     log.error("can't connect to %s", said)
     line = capsys.readouterr().err
@@ -82,7 +81,7 @@ def test_passwords_never_get_into_a_line(form: logs.Format, said: str, capsys: p
 @pytest.mark.parametrize(
     "unit", ["a://:", "a://", "a:// ", "a://b:c@", "password='", "password= ' ", "password\\'", "?password", "=\\ "]
 )
-def test_no_line_of_a_job_takes_long_to_clean(unit: str) -> None:
+def test_no_line_of_a_job_takes_long_to_clean(unit):
     """The supervisor cleans the lines: a pattern that tries every pair of places would take it many seconds."""
     began = time.thread_time()
     for line in (unit * 12_500, "@password=" + unit * 12_500):
@@ -90,7 +89,7 @@ def test_no_line_of_a_job_takes_long_to_clean(unit: str) -> None:
     assert time.thread_time() - began < 1
 
 
-def test_the_text_of_a_job_cannot_forge_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_a_job_cannot_forge_a_log_line(capsys):
     for form in ("text", "json"):
         logs.configure(form)
         log.error("failed: %s", "x\n2030-01-01 ERROR Dead worker detected\x1b[2J")
@@ -99,7 +98,7 @@ def test_the_text_of_a_job_cannot_forge_a_log_line(capsys: pytest.CaptureFixture
         assert "\x1b" not in line
 
 
-def test_configuring_again_does_not_double_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configuring_again_does_not_double_the_lines(capsys):
     logs.configure("json")
     logs.configure("text")
     log.info("once")
@@ -134,7 +133,7 @@ for number in range(0, 100_000, 50):
 
 
 @pytest.mark.parametrize("program", [ONE_BY_ONE, TOGETHER], ids=["one by one", "together"])
-def test_lines_for_an_unread_stderr_are_dropped_and_counted(program: str) -> None:
+def test_lines_for_an_unread_stderr_are_dropped_and_counted(program):
     read, write = os.pipe()
     process = logging_process(
         f"""
@@ -162,7 +161,7 @@ logs.flush(60)
     assert lines[:at] == [f"INFO    outlive.test: line {number}" for number in range(at)]
 
 
-def test_lines_are_written_whole_and_no_more_at_once_than_a_pipe_takes_in_one_piece() -> None:
+def test_lines_are_written_whole_and_no_more_at_once_than_a_pipe_takes_in_one_piece():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # Each write is a packet.
     with ours, theirs:
         process = logging_process(
@@ -185,7 +184,7 @@ log.info('last')
     assert last.endswith(b" last\n")
 
 
-def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
+def test_a_process_whose_stderr_is_not_read_ends_all_the_same():
     read, write = os.pipe()
     started = time.monotonic()
     process = logging_process("for _ in range(2_000): log.info('x' * 100)", write)
@@ -196,7 +195,7 @@ def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
     os.close(read)
 
 
-def test_a_stderr_that_does_not_block_gets_every_line_whole() -> None:
+def test_a_stderr_that_does_not_block_gets_every_line_whole():
     read, write = os.pipe()
     os.set_blocking(write, False)
     process = logging_process("for number in range(20_000): log.info('line %d', number)\nassert logs.flush(20)", write)
@@ -208,7 +207,7 @@ def test_a_stderr_that_does_not_block_gets_every_line_whole() -> None:
 
 
 @pytest.mark.parametrize("shell", [(), ("sh", "-c", 'exec "$@" 2>&-', "sh")], ids=["broken pipe", "closed"])
-def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell: tuple[str, ...]) -> None:
+def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell):
     read, write = os.pipe()
     os.close(read)
     told = "for _ in range(100): log.error('unheard')\nassert logs.flush(5)\nprint('well')"
@@ -217,7 +216,7 @@ def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell: tuple[st
     assert process.communicate(timeout=20)[0] == "well\n"
 
 
-def test_a_full_disk_costs_lines_and_says_so_when_there_is_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_and_says_so_when_there_is_room_again(tmp_path):
     process = logging_process(
         """
 os.dup2(os.open('/dev/full', os.O_WRONLY), 2)
@@ -235,7 +234,7 @@ log.info('kept')
     )
 
 
-def test_a_forked_process_writes_its_own_lines_and_none_twice(tmp_path: Path) -> None:
+def test_a_forked_process_writes_its_own_lines_and_none_twice(tmp_path):
     with (tmp_path / "log").open("wb") as file:
         process = logging_process(
             """
@@ -253,7 +252,7 @@ else:
     assert sorted(said) == ["before", "child", "parent"]
 
 
-def test_log_lines_of_other_libraries_do_not_block_either() -> None:
+def test_log_lines_of_other_libraries_do_not_block_either():
     read, write = os.pipe()
     process = logging_process("for _ in range(2_000): logging.getLogger('asyncio').error('x' * 100)", write)
     os.close(write)

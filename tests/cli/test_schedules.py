@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Schedule
 from tests.driving.commands import Cli
-from tests.driving.making import count, register_worker, value
+from tests.driving.making import Queue
 from tests.driving.schedules import let_sessions_begin_with
 
 NAME = "shop.report"
 
 
 @pytest.fixture
-def report(connection: db.Connection) -> None:
+def report(queue: Queue) -> None:
     """A schedule that an app has declared."""
     said = Schedule(name=NAME, task=NAME, args=b'{"kind":"long"}', cron="0 9 * * *", timezone="Europe/Berlin")
-    db.run(connection, store.declare_schedules([said], "shop:app"))
+    queue.run(store.declare_schedules([said], "shop:app"))
 
 
 def shown(cli: Cli, name: str = NAME) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def shown(cli: Cli, name: str = NAME) -> dict[str, Any]:
     return dict(row)
 
 
-def test_schedules_are_listed_with_their_next_firings(cli: Cli, report: None) -> None:
+def test_schedules_are_listed_with_their_next_firings(cli, report):
     row = shown(cli)
     expected: dict[str, object] = {
         "task": NAME,
@@ -47,23 +47,21 @@ def test_schedules_are_listed_with_their_next_firings(cli: Cli, report: None) ->
         assert words in table
 
 
-def test_next_firings_are_in_order_while_the_clocks_of_the_database_go_back(
-    cli: Cli, connection: db.Connection
-) -> None:
-    db.run(connection, store.add_schedule("pay", {"task": "shop.pay", "every_s": 600.0}))
-    let_sessions_begin_with(connection, "timezone", "Europe/Berlin")
-    let_sessions_begin_with(connection, "outlive.now", "2026-10-25T01:05Z")  # 02:05 in Berlin, the second time.
-    connection.execute("update outlive.schedules set next_at = '2026-10-25T00:50Z'")  # 02:50, the first time.
+def test_next_firings_are_in_order_while_the_clocks_of_the_database_go_back(cli, queue):
+    queue.run(store.add_schedule("pay", {"task": "shop.pay", "every_s": 600.0}))
+    let_sessions_begin_with(queue, "timezone", "Europe/Berlin")
+    let_sessions_begin_with(queue, "outlive.now", "2026-10-25T01:05Z")  # 02:05 in Berlin, the second time.
+    queue.execute("update outlive.schedules set next_at = '2026-10-25T00:50Z'")  # 02:50, the first time.
     assert [tick[11:16] for tick in shown(cli, "pay")["next"]] == ["01:10", "01:20", "01:30", "01:40", "01:50"]
     assert shown(cli, "pay")["next_at"] == "2026-10-25T00:50:00Z"
 
 
-def test_without_schedules_it_says_so(cli: Cli) -> None:
+def test_without_schedules_it_says_so(cli):
     assert cli("schedules").out == "there are no schedules\n"
     assert cli("schedules", "--json").json == []
 
 
-def test_pause_and_resume_switch_a_schedule_off_and_on(cli: Cli, report: None) -> None:
+def test_pause_and_resume_switch_a_schedule_off_and_on(cli, report):
     ran = cli("schedules", "pause", NAME)
     assert ran.out == f"schedule {NAME} is paused; `outlive schedules resume {NAME}` resumes it\n"
     assert shown(cli)["paused"] is True
@@ -72,9 +70,9 @@ def test_pause_and_resume_switch_a_schedule_off_and_on(cli: Cli, report: None) -
     assert shown(cli)["paused"] is False
 
 
-def test_run_prints_the_id_of_the_job(cli: Cli, connection: db.Connection, report: None) -> None:
+def test_run_prints_the_id_of_the_job(cli, queue, report):
     job = cli("schedules", "run", NAME).out.strip()
-    assert value(connection, "select args from outlive.jobs where id = %s", job) == {"kind": "long"}
+    assert queue.value("select args from outlive.jobs where id = %s", job) == {"kind": "long"}
     row = shown(cli)
     assert (row["last_job"], row["last_state"]) == (job, "pending")
     assert f"{job} pending" in cli("schedules").out
@@ -83,7 +81,7 @@ def test_run_prints_the_id_of_the_job(cli: Cli, connection: db.Connection, repor
     assert "options" not in told
 
 
-def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None:
+def test_set_overrules_the_app_until_it_is_reset(cli, report):
     assert cli("schedules", "set", NAME, "--every", "90s", "--missed", "all").out == f"schedule {NAME} is set\n"
     row = shown(cli)
     assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == (None, 90.0, "all", True)
@@ -93,10 +91,8 @@ def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None
     assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == ("0 9 * * *", None, "once", False)
 
 
-def test_verbs_say_that_a_schedule_is_withdrawn_and_with_a_task_it_is_in_force_again(
-    cli: Cli, connection: db.Connection, report: None
-) -> None:
-    db.run(connection, store.declare_schedules([], "shop:app"))
+def test_verbs_say_that_a_schedule_is_withdrawn_and_with_a_task_it_is_in_force_again(cli, queue, report):
+    queue.run(store.declare_schedules([], "shop:app"))
     why = "is withdrawn and fires nothing, because its app shop:app no longer declares it"
     for words in (("set", NAME, "--every", "90s"), ("resume", NAME), ("reset", NAME)):
         assert why in cli("schedules", *words).err
@@ -106,7 +102,7 @@ def test_verbs_say_that_a_schedule_is_withdrawn_and_with_a_task_it_is_in_force_a
     assert (row["declared_by"], row["withdrawn_at"]) == (None, None)
 
 
-def test_set_changes_each_option_of_a_schedule(cli: Cli, report: None) -> None:
+def test_set_changes_each_option_of_a_schedule(cli, report):
     words = ("--jitter", "5m", "--start", "2030-01-01T00:00+01:00", "--end", "2031-01-01T00:00Z")
     assert cli("schedules", "set", NAME, *words, "--queue", "slow", "--priority", "3").code == 0
     row = shown(cli)
@@ -115,13 +111,13 @@ def test_set_changes_each_option_of_a_schedule(cli: Cli, report: None) -> None:
     assert row["next"][0] == "2030-01-01T08:00:00Z"
 
 
-def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db.Connection) -> None:
+def test_set_makes_a_new_schedule_and_remove_deletes_it(cli, queue):
     words = ("--task", "shop.pay", "--cron", "*/5 * * * *", "--args", json.dumps({"n": 1}), "--overlap", "skip")
     ran = cli("schedules", "set", "pay", *words)
     assert ran.out == "schedule pay is made\n"
     assert ran.err == "outlive: no worker has a task shop.pay: its jobs will wait until a worker has it\n"
-    worker = register_worker(connection)
-    db.run(connection, store.tell_tasks(worker, ["shop.pay", "shop.buy"]))
+    worker = queue.register_worker()
+    queue.run(store.tell_tasks(worker, ["shop.pay", "shop.buy"]))
     assert cli("schedules", "set", "pay", "--task", "shop.pay").err == ""
     assert "did you mean shop.buy?" in cli("schedules", "set", "pay", "--task", "shop.by").err
     cli("schedules", "set", "pay", "--task", "shop.pay")
@@ -129,7 +125,7 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db
     assert (row["task"], row["args"], row["timezone"]) == ("shop.pay", {"n": 1}, "UTC")
     assert (row["overlap"], row["declared_by"]) == ("skip", None)
     assert cli("schedules", "remove", "pay").out == "schedule pay is removed\n"
-    assert count(connection, "schedules") == 0
+    assert queue.count("schedules") == 0
 
 
 @pytest.mark.parametrize(
@@ -151,9 +147,7 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db
         ((), "nothing is set"),
     ],
 )
-def test_set_refuses_what_no_worker_could_fire_and_changes_nothing(
-    cli: Cli, report: None, words: tuple[str, ...], reason: str
-) -> None:
+def test_set_refuses_what_no_worker_could_fire_and_changes_nothing(cli, report, words, reason):
     before = shown(cli)
     ran = cli("schedules", "set", NAME, *words)
     assert ran.code == 2
@@ -162,22 +156,22 @@ def test_set_refuses_what_no_worker_could_fire_and_changes_nothing(
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])
-def test_a_schedule_that_there_is_not_is_named(cli: Cli, verb: str) -> None:
+def test_a_schedule_that_there_is_not_is_named(cli, verb):
     ran = cli("schedules", verb, "missing")
     assert ran.code == 2
     assert "there is no schedule missing" in " ".join(ran.err.split())
 
 
-def test_set_says_what_a_new_schedule_needs(cli: Cli) -> None:
+def test_set_says_what_a_new_schedule_needs(cli):
     ran = cli("schedules", "set", "missing", "--cron", "* * * * *")
     assert ran.code == 2
     assert "there is no schedule missing: to make it, give --task, and --cron or --every" in " ".join(ran.err.split())
 
 
-def test_a_schedule_in_trouble_is_seen_in_the_list_and_by_the_doctor(cli: Cli, connection: db.Connection) -> None:
-    db.run(connection, store.add_schedule("broken", {"task": "shop.pay", "cron": "61 * * * *"}))
-    (seen,) = db.run(connection, store.due_schedules()).due
-    db.run(connection, store.note_trouble(seen, "no such minute"))
+def test_a_schedule_in_trouble_is_seen_in_the_list_and_by_the_doctor(cli, queue):
+    queue.run(store.add_schedule("broken", {"task": "shop.pay", "cron": "61 * * * *"}))
+    (seen,) = queue.run(store.due_schedules()).due
+    queue.run(store.note_trouble(seen, "no such minute"))
     row = shown(cli, "broken")
     assert (row["trouble"], row["next"]) == ("no such minute", [])
     assert "in trouble: no such minute" in cli("schedules").out

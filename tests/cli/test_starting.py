@@ -6,9 +6,7 @@ import sys
 
 from typer.main import get_command
 
-from outlive import db
 from outlive.cli import MODULES, load
-from tests.driving.making import make
 
 FOR_OTHERS = (
     *("outlive.child", "outlive.client", "outlive.embedded", "outlive.protocol", "outlive.temporary", "outlive.worker"),
@@ -17,7 +15,7 @@ FOR_OTHERS = (
 """What a command needs only if it draws a table, reads a file, starts a server or runs jobs."""
 
 
-def test_every_command_is_listed_with_the_module_that_registers_it() -> None:
+def test_every_command_is_listed_with_the_module_that_registers_it():
     app = load()
     commands = [(one.name, one.callback) for one in app.registered_commands]
     groups = [
@@ -30,7 +28,7 @@ def test_every_command_is_listed_with_the_module_that_registers_it() -> None:
     assert {name: module for module, names in found.items() for name in names} == MODULES
 
 
-def test_a_command_imports_no_other_command_s_module() -> None:
+def test_a_command_imports_no_other_command_s_module():
     script = "import sys; from outlive.cli import load; load(['queues']); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     others = {f"outlive.cli.{module}" for module in MODULES.values()} - {"outlive.cli.queues"}
@@ -43,7 +41,7 @@ def test_a_command_is_built_without_the_others() -> None:
         assert set(get_command(load([name])).commands) == {name}  # type: ignore[attr-defined]
 
 
-def test_the_package_imports_its_modules_when_a_name_is_first_used() -> None:
+def test_the_package_imports_its_modules_when_a_name_is_first_used():
     script = "import sys, outlive; print(*sys.modules); print(outlive.State.PENDING, outlive.JobFailed.__name__)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded, used = ran.stdout.splitlines()
@@ -63,8 +61,8 @@ main()
 """
 
 
-def test_stats_imports_what_draws_while_the_server_counts(database_url: str, connection: db.Connection) -> None:
-    make(connection)
+def test_stats_imports_what_draws_while_the_server_counts(database_url, queue):
+    queue.make()
     command = [sys.executable, "-c", NOTING, "stats"]
     env = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
@@ -74,7 +72,7 @@ def test_stats_imports_what_draws_while_the_server_counts(database_url: str, con
     assert "rich._emoji_codes" not in loaded.split()
 
 
-def test_a_list_without_rows_imports_only_what_it_needs(database_url: str) -> None:
+def test_a_list_without_rows_imports_only_what_it_needs(database_url):
     script = "import atexit, sys; from outlive.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
     command = [sys.executable, "-c", script, "jobs"]
     env = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}

@@ -8,30 +8,29 @@ import signal
 import pytest
 from rich.console import Console
 
-from outlive import db, store
+from outlive import store
 from outlive.cli.command import CommandContext
 from outlive.cli.stats import Pulse
 from outlive.states import Outcome
 from tests.cli.test_acting import at_a_terminal, read_until
-from tests.driving.commands import Cli
-from tests.driving.making import make, make_finished, make_many, make_quarantined, new_worker, register_worker
+from tests.driving.making import Queue, new_worker
 
 
-def fill(connection: db.Connection) -> None:
+def fill(queue: Queue) -> None:
     """More of everything than fits."""
     for n in range(9):
-        make_quarantined(connection, task=f"shop.a_task_with_a_long_name_that_takes_the_whole_line_{n}" + "x" * 60)
-        register_worker(connection, new_worker(), name=f"worker-{n}" + "y" * 70)
-        make(connection, queue=f"queue-{n}" + "z" * 60, source=f"source-{n}" + "s" * 60)
-    make_many(connection, 20), make_finished(connection), make_finished(connection, Outcome.FAILED)
+        queue.make_quarantined(task=f"shop.a_task_with_a_long_name_that_takes_the_whole_line_{n}" + "x" * 60)
+        queue.register_worker(new_worker(), name=f"worker-{n}" + "y" * 70)
+        queue.make(queue=f"queue-{n}" + "z" * 60, source=f"source-{n}" + "s" * 60)
+    queue.make_many(20), queue.make_finished(), queue.make_finished(Outcome.FAILED)
 
 
-def test_the_live_statistics_fit_on_a_small_screen(database_url: str, connection: db.Connection) -> None:
+def test_the_live_statistics_fit_on_a_small_screen(database_url, queue):
     context = CommandContext(database_url, None)
     pulse = Pulse(context.run)
     try:
         for prepare in (lambda _: None, fill):
-            prepare(connection)
+            prepare(queue)
             console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
             lines = console.render_lines(pulse.draw(pulse.look()))
             text = ["".join(part.text for part in line).rstrip() for line in lines]
@@ -46,10 +45,8 @@ def test_the_live_statistics_fit_on_a_small_screen(database_url: str, connection
 
 
 @pytest.mark.parametrize(("word", "shown", "key"), [("stats", "Ctrl-C ends", "ctrl-c"), ("jobs", "pending", "q")])
-def test_a_watched_list_ends_on_q_and_on_ctrl_c(
-    database_url: str, connection: db.Connection, word: str, shown: str, key: str
-) -> None:
-    make(connection)
+def test_a_watched_list_ends_on_q_and_on_ctrl_c(database_url, queue, word, shown, key):
+    queue.make()
     with at_a_terminal(database_url, word, "--watch") as (command, terminal):
         said = read_until(terminal, shown)
         if key == "q":
@@ -60,8 +57,8 @@ def test_a_watched_list_ends_on_q_and_on_ctrl_c(
     assert "Traceback" not in said
 
 
-def test_statistics_in_a_pipe_are_one_line_each(cli: Cli, connection: db.Connection) -> None:
-    make_finished(connection)
+def test_statistics_in_a_pipe_are_one_line_each(cli, queue):
+    queue.make_finished()
     for words in (("stats", "--watch"), ("stats", "--watch", "--json")):
         process = cli.process(*words)
         assert process.stdout is not None
@@ -77,9 +74,9 @@ def test_statistics_in_a_pipe_are_one_line_each(cli: Cli, connection: db.Connect
             assert all(" succeeded=1 " in line and " workers=0" in line for line in lines)
 
 
-def test_waits_and_runs_are_measured(connection: db.Connection) -> None:
-    assert db.run(connection, store.latencies()) == [{"run_s": None, "wait_s": None}]
-    make_finished(connection)
-    [times] = db.run(connection, store.latencies())
+def test_waits_and_runs_are_measured(queue):
+    assert queue.run(store.latencies()) == [{"run_s": None, "wait_s": None}]
+    queue.make_finished()
+    [times] = queue.run(store.latencies())
     assert len(times["run_s"]) == len(times["wait_s"]) == 3
     assert 0 <= times["run_s"][0] <= times["run_s"][2] < 60

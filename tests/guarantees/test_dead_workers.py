@@ -30,7 +30,7 @@ from outlive.worker import alerts
 from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, number_in, outcomes
-from tests.driving.making import counters
+from tests.driving.making import Queue
 from tests.driving.scraping import ANY_PORT, place_of, scrape
 from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.waiting import eventually
@@ -72,9 +72,7 @@ class Frozen:
 # Who a worker is
 
 
-def test_a_worker_registers_itself_and_holds_a_session(
-    start: Start, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_registers_itself_and_holds_a_session(start, queue, monkeypatch):
     by_flag = start(wait=False, within=["sh", "-c", 'exec "$@" --name crawler-1', "sh"], queues="default,slow", slots=3)
     monkeypatch.setenv("WORKER_ID", "crawler-2")
     by_variable = start(wait=False)
@@ -83,7 +81,7 @@ def test_a_worker_registers_itself_and_holds_a_session(
     names = {by_flag: "crawler-1", by_variable: "crawler-2", nameless: f"{socket.gethostname()}-{nameless.pid}"}
     for worker, name in names.items():
         worker.started()
-        row = connection.execute(
+        row = queue.execute(
             "select name, hostname, pid, version, queues, slots, state, started_at <= now(), last_seen >= started_at"
             " from outlive.workers where id = %s",
             [worker.id],
@@ -91,25 +89,23 @@ def test_a_worker_registers_itself_and_holds_a_session(
         queues, slots = (["default", "slow"], 3) if worker is by_flag else (None, 4)
         who = (name, socket.gethostname(), worker.pid, version("outlive"))
         assert row == (*who, queues, slots, "active", True, True)
-        assert shows_life(connection, worker.id)
+        assert shows_life(queue, worker.id)
     assert by_variable.says("variables without the prefix OUTLIVE_ are in force: WORKER_ID (name)")
 
 
-def test_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, connection: db.Connection) -> None:
+def test_each_start_has_an_id_of_its_own_and_the_same_name(start, queue):
     first = start(name="crawler-1")
     first.stop()
     second = start(name="crawler-1")
     assert UUID(first.id) != UUID(second.id)
-    found = connection.execute("select id::text, name, state from outlive.workers order by started_at").fetchall()
+    found = queue.execute("select id::text, name, state from outlive.workers order by started_at").fetchall()
     assert found == [(first.id, "crawler-1", "stopped"), (second.id, "crawler-1", "active")]
 
 
 # Heartbeats
 
 
-def test_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(start, queue, tmp_path):
     start(slots=2, heartbeat_s="0.2")
     locked = faults.hold_the_gil.using(timeout=60).enqueue()
     faults.ignore_all.enqueue(str(tmp_path / "blocks"))
@@ -117,17 +113,17 @@ def test_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
     beats: set[datetime] = set()
 
     def beats_on() -> bool:
-        ((last_seen,),) = connection.execute("select last_seen from outlive.workers").fetchall()
+        ((last_seen,),) = queue.execute("select last_seen from outlive.workers").fetchall()
         beats.add(last_seen)
         return len(beats) >= 8
 
     eventually(beats_on, within_s=10, what="eight heartbeats")
     assert locked.status() is State.RUNNING
-    assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)
+    assert queue.execute("select count(*) from outlive.workers").fetchone() == (1,)
     os.kill(number_in(tmp_path / "blocks"), signal.SIGKILL)  # Otherwise the worker waits for it when it is stopped.
 
 
-def test_the_interval_is_30_s_unless_it_is_set() -> None:
+def test_the_interval_is_30_s_unless_it_is_set():
     assert config.load(environ={}).heartbeat_s == 30
 
 
@@ -137,7 +133,7 @@ class Server:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.start()
-        with db.connect(self.url) as connection:
+        with Queue.at(self.url) as connection:
             migrate.migrate(connection)
 
     def start(self) -> None:
@@ -190,7 +186,7 @@ def server(faults_app: None) -> Iterator[Server]:
     shutil.rmtree(home)
 
 
-def test_an_outage_of_the_database_is_survived_with_backoff(server: Server, start: Start) -> None:
+def test_an_outage_of_the_database_is_survived_with_backoff(server, start):
     worker = start(url=server.url, heartbeat_s="0.2", log_level="debug")
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     faults.app.connections.close()
@@ -223,7 +219,7 @@ def test_an_outage_of_the_database_is_survived_with_backoff(server: Server, star
 # Deaths
 
 
-def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_a_silent_worker_is_stale_then_dead(start, queue, tmp_path):
     assert [getattr(config.load(environ={}), key) for key in ("stale_s", "dead_s")] == [60, 120]
     silent = start(**QUICK)
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -232,7 +228,7 @@ def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connect
     seen: list[str | None] = []
 
     def dies() -> bool:
-        now = state(connection, silent.id)
+        now = state(queue, silent.id)
         if seen[-1:] != [now]:
             seen.append(now)
         return now == "dead"
@@ -243,55 +239,51 @@ def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connect
         begun(tmp_path / "go", times=2, within_s=5)
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
-    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert outcomes(queue, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
-def test_a_worker_that_beats_again_in_time_is_active_again(start: Start, connection: db.Connection) -> None:
+def test_a_worker_that_beats_again_in_time_is_active_again(start, queue):
     silent = start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
     start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
     with Frozen(silent.pid):
-        eventually(lambda: state(connection, silent.id) == "stale")
-    eventually(lambda: state(connection, silent.id) == "active")
+        eventually(lambda: state(queue, silent.id) == "stale")
+    eventually(lambda: state(queue, silent.id) == "active")
     assert silent.log().count(" started") == 1
 
 
-def test_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection: db.Connection) -> None:
+def test_a_worker_that_renews_its_leases_is_not_dead(start, queue):
     """Only its heartbeat is missing."""
     start(heartbeat_s="60", stale_s="70", dead_s="80", sweep_s="0.3", lease_s="4")
     faults.hold_the_gil.using(timeout=60).enqueue()
-    eventually(lambda: connection.execute("select from outlive.running").fetchall())
-    connection.execute("update outlive.workers set last_seen = now() - interval '1 hour'")
-    eventually(lambda: connection.execute("select state from outlive.workers").fetchone() == ("stale",))
+    eventually(lambda: queue.execute("select from outlive.running").fetchall())
+    queue.execute("update outlive.workers set last_seen = now() - interval '1 hour'")
+    eventually(lambda: queue.execute("select state from outlive.workers").fetchone() == ("stale",))
     renewals: set[object] = set()
 
     def renewed() -> bool:
-        renewals.update(connection.execute("select heartbeat_at from outlive.running").fetchall())
+        renewals.update(queue.execute("select heartbeat_at from outlive.running").fetchall())
         return len(renewals) >= 3
 
     eventually(renewed)
-    assert connection.execute("select state from outlive.workers").fetchone() == ("stale",)
+    assert queue.execute("select state from outlive.workers").fetchone() == ("stale",)
 
 
-def test_one_that_is_told_to_stop_is_draining_then_stopped(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_one_that_is_told_to_stop_is_draining_then_stopped(start, queue, tmp_path):
     worker = start()
     faults.wait_warm.enqueue(str(tmp_path / "go"))
     eventually((tmp_path / "go.started").exists)
     other = start()
     worker.send(signal.SIGTERM)
-    eventually(lambda: state(connection, worker.id) == "draining", within_s=5)
+    eventually(lambda: state(queue, worker.id) == "draining", within_s=5)
     (tmp_path / "go").touch()
     assert worker.process.wait(20) == 0
-    assert state(connection, worker.id) == "stopped"
-    assert state(connection, other.id) == "active"
+    assert state(queue, worker.id) == "stopped"
+    assert state(queue, other.id) == "active"
     assert "Dead worker" not in other.log()
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_a_killed_worker_is_declared_dead_within_seconds(
-    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_a_killed_worker_is_declared_dead_within_seconds(start, queue, tmp_path, within_s):
     """The job that it had runs again elsewhere within one more: a worker killed in the middle of a long job."""
     victim = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -299,26 +291,24 @@ def test_a_killed_worker_is_declared_dead_within_seconds(
     start()
     killed = time.monotonic()
     victim.kill()
-    eventually(lambda: state(connection, victim.id) == "dead", within_s=within_s)
+    eventually(lambda: state(queue, victim.id) == "dead", within_s=within_s)
     told_s = time.monotonic() - killed
     begun(tmp_path / "go", times=2, within_s=within_s + 1 - told_s)
     print(f"dead after {told_s:.2f} s, runs again after {time.monotonic() - killed:.2f} s")
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
-    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert outcomes(queue, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_the_only_worker_is_declared_dead_when_it_comes_back(
-    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_the_only_worker_is_declared_dead_when_it_comes_back(start, queue, tmp_path, within_s):
     only = start()
     faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
     only.kill()
     start()
     back = time.monotonic()
-    eventually(lambda: state(connection, only.id) == "dead", within_s=within_s)
+    eventually(lambda: state(queue, only.id) == "dead", within_s=within_s)
     begun(tmp_path / "go", times=2, within_s=within_s + 1)
     print(f"runs again {time.monotonic() - back:.2f} s after the next one has started")
 
@@ -344,7 +334,7 @@ def all_show_life(server: Server, workers: list[Worker]) -> bool:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.long)])
-def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
+def test_a_killed_backend_kills_no_worker(server, start, tmp_path, kills):
     """All sessions end at once, and the table of liveness is empty."""
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
@@ -363,7 +353,7 @@ def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path
         worker.stop()
 
 
-def test_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp_path: Path) -> None:
+def test_a_restart_of_postgres_kills_no_worker(server, start, tmp_path):
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
     begun(tmp_path / "go", times=2)
@@ -379,28 +369,26 @@ def test_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp
         worker.stop()
 
 
-def test_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(start, queue):
     """The other worker sees that the lock is gone. Within half a second the worker has another, also the tenth time."""
     worker, other = start(), start()
     for _ in range(10):
-        eventually(lambda: shows_life(connection, worker.id), within_s=5)
-        old = connection.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
-        connection.execute(
+        eventually(lambda: shows_life(queue, worker.id), within_s=5)
+        old = queue.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
+        queue.execute(
             "select pg_terminate_backend(k.pid) from outlive.liveness l join pg_locks k on k.locktype = 'advisory'"
             " and k.classid::bigint << 32 | k.objid::bigint = l.key where l.worker = %s",
             [worker.id],
         )
         eventually(
             lambda: (
-                connection.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
+                queue.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
                 not in (None, old)  # noqa: B023
             ),
             within_s=5,
             what="it has a new key",
         )
-    assert state(connection, worker.id) == "active"
+    assert state(queue, worker.id) == "active"
     assert worker.log().count(" started") == 1
     assert "Dead worker" not in other.log()
 
@@ -408,9 +396,7 @@ def test_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at
 # What becomes of jobs
 
 
-def test_a_death_is_logged_and_its_jobs_follow_their_policy(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_a_death_is_logged_and_its_jobs_follow_their_policy(start, queue, tmp_path):
     dead = start(name="crawler-1")
     again = faults.wait_for.enqueue(str(tmp_path / "go"))
     fails = faults.wait_for.using(on_worker_death="fail").enqueue(str(tmp_path / "go"))
@@ -421,11 +407,11 @@ def test_a_death_is_logged_and_its_jobs_follow_their_policy(
     begun(tmp_path / "go", times=3)
     (tmp_path / "go").touch()
     finished(again, State.SUCCEEDED)
-    assert outcomes(connection, again) == [Outcome.LOST, Outcome.SUCCEEDED]
-    assert outcomes(connection, fails) == [Outcome.LOST]
+    assert outcomes(queue, again) == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert outcomes(queue, fails) == [Outcome.LOST]
     for job in (again, fails):
-        assert attempts(connection, job)[0].error == "Worker died unexpectedly"
-        assert counters(connection, job.id) == (0, 0, 1)
+        assert attempts(queue, job)[0].error == "Worker died unexpectedly"
+        assert queue.counters(job.id) == (0, 0, 1)
     (said,) = [line for line in other.log().splitlines() if "Dead worker detected" in line]
     assert " ERROR " in said
     assert f"Dead worker detected: {dead.id} (crawler-1 on {socket.gethostname()}, pid {dead.pid})" in said
@@ -451,9 +437,7 @@ def reap(database_url: str) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 Reap = Callable[..., "subprocess.Popen[str]"]
 
 
-def test_reap_once_frees_the_jobs_of_a_dead_worker(
-    start: Start, reap: Reap, connection: db.Connection, tmp_path: Path
-) -> None:
+def test_reap_once_frees_the_jobs_of_a_dead_worker(start, reap, queue, tmp_path):
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -465,19 +449,17 @@ def test_reap_once_frees_the_jobs_of_a_dead_worker(
     assert (ran.code, job.status()) == (0, State.PENDING)
     assert "1 attempts of dead workers ended" in ran.out
     assert f"Dead worker detected: {worker.id}" in ran.err
-    assert outcomes(connection, job) == [Outcome.LOST]
+    assert outcomes(queue, job) == [Outcome.LOST]
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_reap_as_a_daemon_frees_them_within_seconds(
-    start: Start, reap: Reap, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_reap_as_a_daemon_frees_them_within_seconds(start, reap, queue, tmp_path, within_s):
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
-    before = sessions(connection)
+    before = sessions(queue)
     daemon = reap()
-    eventually(lambda: sessions(connection, "%outlive.liveness%") - before, within_s=40, what="it looks")
+    eventually(lambda: sessions(queue, "%outlive.liveness%") - before, within_s=40, what="it looks")
     worker.kill()
     eventually(lambda: job.status() is State.PENDING, within_s=within_s)
     daemon.send_signal(signal.SIGTERM)
@@ -486,17 +468,17 @@ def test_reap_as_a_daemon_frees_them_within_seconds(
     assert f"Dead worker detected: {worker.id}" in ran.err
 
 
-def sessions(connection: db.Connection, query: str = "%") -> set[int]:
+def sessions(queue: Queue, query: str = "%") -> set[int]:
     """The sessions whose last statement was like this."""
-    found = connection.execute(
+    found = queue.execute(
         "select pid from pg_stat_activity where datname = current_database() and query like %s", [query]
     ).fetchall()
     return {pid for (pid,) in found}
 
 
-def leading(connection: db.Connection) -> list[int]:
+def leading(queue: Queue) -> list[int]:
     """The sessions that hold the lock of the sweep."""
-    held = connection.execute(
+    held = queue.execute(
         "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1"
         " and classid::bigint << 32 | objid::bigint = hashtextextended('outlive sweep', 0)"
         " and database = (select oid from pg_database where datname = current_database())"
@@ -504,14 +486,14 @@ def leading(connection: db.Connection) -> list[int]:
     return [pid for (pid,) in held]
 
 
-def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Callable[[], int]) -> None:
+def freeze_in_its_sweep(queue: Queue, database_url: str, begin: Callable[[], int]) -> None:
     """Freeze a sweeper while it holds the lock of the sweep."""
     with psycopg.connect(database_url) as hindrance:
         hindrance.execute("lock table outlive.crashes in access exclusive mode")
         sweeper = begin()
         stuck = "select from pg_locks where not granted and pid = any(%s)"
         eventually(
-            lambda: connection.execute(stuck, [leading(connection)]).fetchall(),
+            lambda: queue.execute(stuck, [leading(queue)]).fetchall(),
             within_s=40,
             what="it waits in the middle of its sweep",
         )
@@ -520,34 +502,32 @@ def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Cal
 
 @pytest.mark.parametrize("other", ["a worker", "reap --once"])
 def test_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
-    start: Start, reap: Reap, connection: db.Connection, database_url: str, tmp_path: Path, other: str
-) -> None:
+    start, reap, queue, database_url, tmp_path, other
+):
     """The frozen sweeper keeps its session and the lock. Others find silent workers all the same."""
     silent = start(**QUICK | {"sweep_s": "60"})
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     (first,) = begun(tmp_path / "go")
-    eventually(lambda: not leading(connection), what="its first sweep is over")
+    eventually(lambda: not leading(queue), what="its first sweep is over")
     with Frozen(silent.pid):
-        freeze_in_its_sweep(connection, database_url, lambda: reap(sweep_s="0.3").pid)
+        freeze_in_its_sweep(queue, database_url, lambda: reap(sweep_s="0.3").pid)
         if other == "a worker":
             start(**QUICK)
             begun(tmp_path / "go", times=2)
         else:
             overdue = "select from outlive.running where heartbeat_at < now() - interval '3 seconds'"
-            eventually(lambda: connection.execute(overdue).fetchall(), what="it has been silent for long enough")
+            eventually(lambda: queue.execute(overdue).fetchall(), what="it has been silent for long enough")
             assert "1 attempts" in ended(reap("--once", **QUICK)).out
-        assert leading(connection), "it was not frozen as it should"
-        assert state(connection, silent.id) == "dead"
-        assert outcomes(connection, job) == [Outcome.LOST]
+        assert leading(queue), "it was not frozen as it should"
+        assert state(queue, silent.id) == "dead"
+        assert outcomes(queue, job) == [Outcome.LOST]
         os.kill(first, signal.SIGKILL)
 
 
 # Hooks
 
 
-def test_dead_workers_show_and_the_hook_is_told(
-    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
-) -> None:
+def test_dead_workers_show_and_the_hook_is_told(start, queue, database_url, tmp_path):
     dead = start(name="crawler-1")
     faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -570,7 +550,7 @@ def test_dead_workers_show_and_the_hook_is_told(
     assert scrape(place_of(living))("outlive_workers", state="dead") == 1
 
 
-def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:
+def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start, tmp_path):
     dead = start()
     worker = start(on_worker_dead=f"echo $$ > {tmp_path}/hook; exec sleep 600")
     dead.kill()
@@ -582,7 +562,7 @@ def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Star
     eventually(lambda: not alive(hook), within_s=2)
 
 
-def test_a_hook_that_fails_is_logged(start: Start) -> None:
+def test_a_hook_that_fails_is_logged(start):
     dead = start()
     worker = start(on_worker_dead="cat > /dev/null; echo no network >&2; exit 7")
     dead.kill()
@@ -601,18 +581,14 @@ def run_hook(hook: str) -> None:
     asyncio.run(tell())
 
 
-def test_a_hook_has_a_time_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hook_has_a_time_limit(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(alerts, "LIMIT_S", 0.5)
     run_hook(f"echo $$ > {tmp_path}/pid; exec sleep 600")
     assert "did not end within 0.5 s: it is killed" in caplog.text
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_a_process_left_behind_by_a_hook_is_killed_and_not_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_left_behind_by_a_hook_is_killed_and_not_waited_for(tmp_path, caplog):
     """It holds the hook's standard error open."""
     run_hook(f"sleep 600 & echo $! > {tmp_path}/pid")
     eventually(lambda: not alive(int((tmp_path / "pid").read_text())), within_s=2)
@@ -622,7 +598,7 @@ def test_a_process_left_behind_by_a_hook_is_killed_and_not_waited_for(
 # Leftover processes
 
 
-def test_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: Path) -> None:
+def test_nothing_below_a_killed_supervisor_outlives_it(start, tmp_path):
     worker = start()
     faults.ignore_all.enqueue(str(tmp_path / "deaf"))
     faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
@@ -651,19 +627,15 @@ def kill_with_zygote(worker: Worker) -> list[int]:
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker_is(
-    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
-) -> None:
+def test_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker_is(start, queue, tmp_path, within_s):
     worker = busy_with_orphans(start, tmp_path)
     other = start()
-    eventually(lambda: shows_life(connection, other.id))
+    eventually(lambda: shows_life(queue, other.id))
     tree = kill_with_zygote(worker)
     all_gone(tree, within_s=within_s, what="the tree is gone")
 
 
-def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
-    start: Start, tmp_path: Path
-) -> None:
+def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(start, tmp_path):
     tree = kill_with_zygote(busy_with_orphans(start, tmp_path))
     child_of_zygote = [pid for pid in tree if pid not in orphans_of(tmp_path)]
     all_gone(child_of_zygote, within_s=2, what="the children are gone")

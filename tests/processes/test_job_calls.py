@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from outlive import db, statement, store
+from outlive import statement, store
 from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
 from outlive.worker import job_calls
 from outlive.worker.children import Child
 from outlive.worker.job_calls import JobCalls
 from outlive.worker.parents import Parent
-from tests.driving.making import Connect, count, make, request
+from tests.driving.making import Connect, Queue, request
 
 LOCKED = "theirs"
 BLOCKED = 20
@@ -43,12 +43,12 @@ class Asking:
 
 
 def beside_locked_calls(
-    connect: Connect, database_url: str, work: Callable[[JobCalls, list[Asking], db.Connection], Awaitable[None]]
+    connect: Connect, database_url: str, work: Callable[[JobCalls, list[Asking], Queue], Awaitable[None]]
 ) -> None:
     """Do something while twenty calls wait for a dedupe key that a stranger has in an open transaction."""
     stranger = connect()
     stranger.execute("begin")
-    make(stranger, dedupe_key=LOCKED)
+    stranger.make(dedupe_key=LOCKED)
 
     async def use() -> None:
         calls = JobCalls(database_url)
@@ -69,18 +69,16 @@ def beside_locked_calls(
 
 
 @pytest.mark.fault(75)
-def test_twenty_calls_at_one_locked_key_leave_the_sessions_to_other_calls(
-    connection: db.Connection, connect: Connect, database_url: str
-) -> None:
+def test_twenty_calls_at_one_locked_key_leave_the_sessions_to_other_calls(queue, connect, database_url):
 
-    async def work(calls: JobCalls, asking: list[Asking], stranger: db.Connection) -> None:
+    async def work(calls: JobCalls, asking: list[Asking], stranger: Queue) -> None:
         neighbour = Asking(calls)
         await calls.run_once()
         answer = neighbour.answer()
         assert answer is not None
         assert answer.error is None
         neighbour.close()
-        assert count(connection, "jobs") == 1
+        assert queue.count("jobs") == 1
         await calls.run_blocked_once()
         assert [one.answer() for one in asking] == [None] * BLOCKED, "they still wait"
         await asyncio.to_thread(stranger.rollback)
@@ -91,32 +89,28 @@ def test_twenty_calls_at_one_locked_key_leave_the_sessions_to_other_calls(
         assert calls.pending_bytes == 0
 
     beside_locked_calls(connect, database_url, work)
-    assert count(connection, "jobs") == 2, "the neighbour's, and one with the key"
+    assert queue.count("jobs") == 2, "the neighbour's, and one with the key"
 
 
-def test_a_call_that_waits_for_a_lock_is_given_up_in_the_end_and_says_why(
-    connection: db.Connection, connect: Connect, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_waits_for_a_lock_is_given_up_in_the_end_and_says_why(queue, connect, database_url, monkeypatch):
     monkeypatch.setattr(job_calls, "LOCK_S", 0.0)
 
-    async def work(calls: JobCalls, asking: list[Asking], _: db.Connection) -> None:
+    async def work(calls: JobCalls, asking: list[Asking], _: Queue) -> None:
         for first in range(0, BLOCKED, job_calls.BLOCKED_SESSIONS):
             await asyncio.gather(*(calls.run_blocked_once() for _ in range(job_calls.BLOCKED_SESSIONS)))
             assert sum(one.answer() is not None for one in asking) == job_calls.BLOCKED_SESSIONS, first
         assert calls.pending_bytes == 0
 
     beside_locked_calls(connect, database_url, work)
-    assert count(connection, "jobs") == 0
+    assert queue.count("jobs") == 0
 
 
-def test_a_childs_next_call_waits_for_the_one_that_waits_for_a_lock(
-    connection: db.Connection, connect: Connect, database_url: str
-) -> None:
-    async def work(calls: JobCalls, asking: list[Asking], stranger: db.Connection) -> None:
+def test_a_childs_next_call_waits_for_the_one_that_waits_for_a_lock(queue, connect, database_url):
+    async def work(calls: JobCalls, asking: list[Asking], stranger: Queue) -> None:
         wanted = store.enqueue([request()], max_args_bytes=1000)
         calls.put(asking[0].child, Call(8, "run", statement.ask([wanted])))
         await calls.run_blocked_once()
-        assert count(connection, "jobs") == 0
+        assert queue.count("jobs") == 0
         await asyncio.to_thread(stranger.rollback)
         for _ in asking:
             await calls.run_blocked_once()
@@ -124,4 +118,4 @@ def test_a_childs_next_call_waits_for_the_one_that_waits_for_a_lock(
         assert calls.pending_bytes == 0
 
     beside_locked_calls(connect, database_url, work)
-    assert count(connection, "jobs") == 2
+    assert queue.count("jobs") == 2

@@ -2,39 +2,34 @@
 
 import asyncio
 import signal
-from pathlib import Path
 
 import pytest
 
-from outlive import db
 from outlive.states import State
 from outlive.worker.alerts import Alerts
 from outlive.worker.signals import HEARD
 from tests import faults
 from tests.driving.jobs import attempts
-from tests.driving.workers import Start
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.mark.fault(70)
-def test_a_job_that_signals_its_worker_is_charged_and_the_worker_works_on(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_job_that_signals_its_worker_is_charged_and_the_worker_works_on(start, queue):
     worker = start(slots=2)
     names = ["SIGTERM", "SIGHUP", "SIGCONT"]
     job = faults.signal_worker.enqueue(*names)
     eventually(lambda: job.status() is State.QUARANTINED, within_s=40, what="it is charged three times")
     told = [f"its process sent {name} to its worker" for name in names]
-    assert [(one.outcome, one.error) for one in attempts(connection, job)] == [("crashed", words) for words in told]
+    assert [(one.outcome, one.error) for one in attempts(queue, job)] == [("crashed", words) for words in told]
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     assert worker.log().count(" started") == 1
     assert "reloaded" not in worker.log()
     assert worker.stop() == 0
 
 
-def test_a_process_that_a_worker_starts_has_no_signal_blocked(start: Start, tmp_path: Path) -> None:
+def test_a_process_that_a_worker_starts_has_no_signal_blocked(start, tmp_path):
     start()
     assert int(faults.blocked_signals.enqueue().result(timeout=20), 16) == 0
     path = tmp_path / "alert"

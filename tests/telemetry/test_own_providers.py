@@ -21,14 +21,14 @@ def enqueued(connection: psycopg.Connection[tuple[UUID]], task: str) -> UUID:
 
 @pytest.mark.long
 def test_the_last_spans_and_events_of_an_app_are_sent_by_its_own_providers_before_its_processes_exit(
-    start, database_url, connection, monkeypatch
+    start, database_url, queue, monkeypatch
 ):
     client = App(database_url)
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)
         monkeypatch.setenv("SENTRY_DSN", receiver.address.replace("//", "//key@") + "/7")
         worker = start(slots=2, target="tests.telemetry.provided:app")
-        warm, fresh = enqueued(connection, "warm"), enqueued(connection, "fresh")
+        warm, fresh = enqueued(queue, "warm"), enqueued(queue, "fresh")
         eventually(lambda: client.get_job(fresh).status() is State.FAILED)
         assert client.get_job(warm).result(timeout=20) is None
         eventually(lambda: len(receiver.of_job(fresh)) == 3 and receiver.events(), what="a fresh process sends")
