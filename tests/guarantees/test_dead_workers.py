@@ -210,8 +210,8 @@ def test_an_outage_of_the_database_is_survived_with_backoff(server, start):
     worker.stop()
     warnings = [line for line in worker.log().splitlines() if re.search(r"Z (WARNING|ERROR)", line)]
     assert [re.sub(r".*outlive.worker: | \(.*\)|[\d.]+ s$", "", line) for line in warnings] == [
-        f"the database {db.named(server.url)} is away: running jobs go on, their ends wait, and no job is claimed until"
-        " it is back",
+        f"lost the database {db.named(server.url)}: running jobs continue and their results are buffered until it is"
+        " back",
         f"the database {db.named(server.url)} is back after ",
     ]
 

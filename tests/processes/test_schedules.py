@@ -114,7 +114,7 @@ def test_a_deploy_changes_and_removes_schedules(start: Start, connection: db.Con
     assert declared(connection) == [(None, 3600.0)]
     worker = deploy(start, shop, None)
     assert declared(connection) == []
-    worker.says("the app scheduled_shop:app runs and declares them no more: scheduled_shop.report. They are deleted")
+    worker.says("the app scheduled_shop:app runs and no longer declares them: scheduled_shop.report. They are deleted")
 
 
 @pytest.mark.fault(78)

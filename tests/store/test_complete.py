@@ -82,7 +82,7 @@ def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own, service)
         assert service.run(store.ended([scene.token])) == {}
         service.set_now(TOMORROW)
         assert [lost.token for lost in service.run(store.expire())] == [other.token]
-        assert not service.run(store.let_others_in(ANNA, scene.token))
+        assert not service.run(store.end_time_alone(ANNA, scene.token))
         assert service.run(store.prune_jobs([scene.job])) == 0
     assert service.run(store.renew(ANNA, [scene.token])) == {}
     assert service.run(store.ended([scene.token])) == {scene.token: (Outcome.SUCCEEDED, State.SUCCEEDED)}

@@ -313,7 +313,7 @@ def test_a_suspect_handed_back_stays_one(queue):
 def let_in(queue: Queue, worker: UUID, *, lease_s: float = 300.0) -> Claimed:
     """Start a suspect that outlives its time alone, so that other jobs may run beside it."""
     [claimed] = queue.run(store.claim_suspect(worker, tasks=[TASK], lease_s=lease_s))
-    assert queue.run(store.let_others_in(worker, claimed.token))
+    assert queue.run(store.end_time_alone(worker, claimed.token))
     return claimed
 
 
@@ -446,9 +446,9 @@ def test_a_suspect_is_alone_for_twice_its_longest_lost_attempt_within_bounds(que
 def test_only_the_worker_that_has_a_suspect_lets_others_in(queue):
     suspect(queue)
     [claimed] = queue.run(store.claim_suspect(BERT, tasks=[TASK]))
-    assert not queue.run(store.let_others_in(ANNA, claimed.token))
+    assert not queue.run(store.end_time_alone(ANNA, claimed.token))
     assert [job.alone_s for job in queue.run(store.held_attempts(BERT))] == [5.0]
-    assert queue.run(store.let_others_in(BERT, claimed.token))
+    assert queue.run(store.end_time_alone(BERT, claimed.token))
     assert [job.alone_s for job in queue.run(store.held_attempts(BERT))] == [0.0]
 
 

@@ -391,10 +391,10 @@ class Store(RuleBasedStateMachine):
         assert self.connection.execute("select from outlive.key_turns").fetchall() == []
 
     @rule()
-    def let_others_in(self) -> None:
+    def end_time_alone(self) -> None:
         for right in self.current.values():
             if right.token in self.alone:
-                assert self.run(store.let_others_in(right.worker, right.token))
+                assert self.run(store.end_time_alone(right.worker, right.token))
                 self.alone.discard(right.token)
 
     @rule(max_crashes=st.integers(1, 3), by_fingerprint=st.booleans())

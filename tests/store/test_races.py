@@ -298,7 +298,7 @@ class Fighter:
         self.connection.run(store.quarantine_killers())
         for job in self.connection.run(store.held_attempts(self.worker)):
             if job.alone_s:
-                self.connection.run(store.let_others_in(self.worker, job.token))
+                self.connection.run(store.end_time_alone(self.worker, job.token))
 
     def ask(self) -> None:
         """Enqueue jobs with a few keys that all fighters use."""

@@ -67,7 +67,7 @@ from outlive.store.keys import requeue_missed as requeue_missed
 from outlive.store.killers import claim_suspect as claim_suspect
 from outlive.store.killers import convict as convict
 from outlive.store.killers import crashing_tasks as crashing_tasks
-from outlive.store.killers import let_others_in as let_others_in
+from outlive.store.killers import end_time_alone as end_time_alone
 from outlive.store.killers import prune_crashes as prune_crashes
 from outlive.store.killers import quarantine_killers as quarantine_killers
 from outlive.store.killers import suspects_wait as suspects_wait

@@ -35,9 +35,9 @@ def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s
     return statement("suspects_wait", scalar, tasks=tasks, queues=queues, after_s=after_s)
 
 
-def let_others_in(worker: UUID, token: int) -> Statement[bool]:
+def end_time_alone(worker: UUID, token: int) -> Statement[bool]:
     """Whether other jobs may run beside this suspect now."""
-    return statement("let_others_in", any_row, worker=worker, token=token)
+    return statement("end_time_alone", any_row, worker=worker, token=token)
 
 
 def convict(worker: UUID, tokens: Iterable[int]) -> Statement[list[UUID]]:

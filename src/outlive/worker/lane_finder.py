@@ -26,23 +26,17 @@ SOON_S = 0.2
 _START = ("", "")
 
 
-class _Pace:
-    """When to search again, so that searches take no more than a share of the time."""
+class _Searches:
+    """When the last search was, and how long to pause, so that searches take no more than a share of the time."""
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self._share, self.last_at, self.pause_s = share, -math.inf, 0.0
         self._costs_s: deque[float] = deque(maxlen=5)
-        """How long the last searches took. The cheapest counts: the others waited for the processor."""
-        self.searched_at = -math.inf
-        self.pause_s = 0.0
 
-    def searched(self, started: float) -> None:
-        self.searched_at = time.monotonic()
-        self._costs_s.append(self.searched_at - started)
-        self.pause_s = min(self._costs_s) / self._share
-
-    def over_in_s(self, now: float, at_most_s: float = math.inf) -> float:
-        return self.searched_at + min(at_most_s, self.pause_s) - now
+    def note(self, started: float) -> None:
+        self.last_at = time.monotonic()
+        self._costs_s.append(self.last_at - started)
+        self.pause_s = min(self._costs_s) / self._share  # The cheapest counts: others waited for the processor.
 
 
 class LaneFinder:
@@ -50,7 +44,7 @@ class LaneFinder:
         self._session, self._wake, self._slots, self._queues = session, wake, slots, queues
         self.lanes = Lanes()
         self.suspect_waits = False
-        self._pace, self._sources_pace = _Pace(LANES_SHARE), _Pace(SOURCES_SHARE)
+        self._searches, self._source_searches = _Searches(LANES_SHARE), _Searches(SOURCES_SHARE)
         self._after = _START
         """The last queue and source that was searched."""
         self._sources_wanted = True
@@ -77,11 +71,12 @@ class LaneFinder:
             if key.task in self._slots.tasks and (self._queues is None or key.queue in self._queues)
         ]
         self.lanes.add(mine)
-        return bool(mine) and not self._wake.look and time.monotonic() - self._pace.searched_at < LOOK_S + SOON_S
+        return bool(mine) and not self._wake.look and time.monotonic() - self._searches.last_at < LOOK_S + SOON_S
 
     @property
     def _due(self) -> bool:
-        return self._wake.look or not self.lanes or self._pace.over_in_s(time.monotonic(), LOOK_S) < 0
+        past_s = time.monotonic() - self._searches.last_at
+        return self._wake.look or not self.lanes or past_s > min(LOOK_S, self._searches.pause_s)
 
     async def _search(self) -> None:
         """Find the lanes without a source that have jobs."""
@@ -91,7 +86,7 @@ class LaneFinder:
         found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._queues))
         self.lanes.found(found.lanes, found.paused)
         self.suspect_waits = found.suspect_waits
-        self._pace.searched(started)
+        self._searches.note(started)
 
     @property
     def _sources_due(self) -> bool:
@@ -107,7 +102,7 @@ class LaneFinder:
         )
         self.lanes.found_sourced(found, self._after, time.monotonic())
         self._after = found.reached or _START
-        self._sources_pace.searched(started)
+        self._source_searches.note(started)
 
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must ask a source or search for open ones."""
@@ -116,7 +111,8 @@ class LaneFinder:
         return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
 
     def _sources_in_s(self, now: float) -> float:
-        earliest_s = max(0.0, self._sources_pace.over_in_s(now))
-        if self._sources_wanted or self._after != _START:
-            return earliest_s
-        return max(earliest_s, min(self._sources_pace.searched_at + LOOK_S, self.lanes.opens_at or math.inf) - now)
+        last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s
+        due_at = last_at + pause_s
+        if not self._sources_wanted and self._after == _START:
+            due_at = max(due_at, min(last_at + LOOK_S, self.lanes.opens_at or math.inf))
+        return max(0.0, due_at - now)

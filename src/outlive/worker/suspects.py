@@ -131,7 +131,7 @@ class Suspects:
         self._held_up_s, self._first = 0.0, {}
 
     async def _end_time_alone(self, one: Assignment, why: str) -> None:
-        if await self._session.run(store.let_others_in(self._worker, one.job.token)):
+        if await self._session.run(store.end_time_alone(self._worker, one.job.token)):
             one.alone = False
             _log.info(why, one.job.id)
             self._wake.notify()

@@ -1,4 +1,4 @@
-"""Schedules that are in force no more, because no living worker declares them."""
+"""Logs which schedules are no longer in force, because no living worker declares them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _log = logging.getLogger("outlive.worker")
 
 def log(app: str, schedules: Sequence[str]) -> None:
     _log.warning(
-        "schedules fire no more, because the app %s runs and declares them no more: %s. They are deleted after a week. "
-        "If they belong to another service whose app has the same name, they fire again when that service starts; "
-        'tell the two apart with App(service="…")',
+        "schedules no longer fire, because the app %s runs and no longer declares them: %s. They are deleted after a "
+        "week. If they belong to another service whose app has the same name, they fire again when that service "
+        'starts; tell the two apart with App(service="…")',
         app,
         ", ".join(schedules),
     )

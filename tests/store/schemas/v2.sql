@@ -3328,10 +3328,9 @@ declare
   last_token bigint;
 begin
   for offered in
-    select o.source, array_agg(o.queue) as queues, array_agg(o.source) as sources, array_agg(o.task) as tasks,
-      array_agg(o.priority) as priorities
-    from (select * from unnest(queues, sources, tasks, priorities)
-        with ordinality u(queue, source, task, priority, n) order by u.n) o
+    select o.source, array_agg(o.queue order by o.n) as queues, array_agg(o.source) as sources,
+      array_agg(o.task order by o.n) as tasks, array_agg(o.priority order by o.n) as priorities
+    from unnest(queues, sources, tasks, priorities) with ordinality o(queue, source, task, priority, n)
     group by o.source order by min(o.n)
   loop
     exit when left_over < 1;
@@ -4114,7 +4113,7 @@ begin
       when me.slots > 1 and exists (
         select from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l where l.ready)
       then 3 else outlive.alone_s(suspect.id) end > outlive.now()
-    or not exists (select from outlive.statement_let_others_in(worker => me.id, token => suspect.token)))
+    or not exists (select from outlive.statement_end_time_alone(worker => me.id, token => suspect.token)))
   then
     return;
   end if;
@@ -4661,7 +4660,7 @@ select exists (
       where s.name = h.source and a.free < 1 and (a.open or a.wait_s > $3::double precision)));
 $statement$;
 
-create or replace function outlive.statement_let_others_in("token" bigint default null, "worker" uuid default null)
+create or replace function outlive.statement_end_time_alone("token" bigint default null, "worker" uuid default null)
 returns setof bigint language sql as $statement$
 with mine as (
   select r.token from outlive.running r

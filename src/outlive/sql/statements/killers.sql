@@ -60,7 +60,7 @@ select exists (
       select from outlive.sources s, lateral outlive.admits(s, null, true) a
       where s.name = h.source and a.free < 1 and (a.open or a.wait_s > :after_s::double precision)));
 
--- name: let_others_in
+-- name: end_time_alone
 -- running, alone -> running: from now on other jobs may run beside the suspect, and its loss would prove nothing.
 -- Zero rows: the attempt has ended, or its own transaction is ending it, and it is still alone.
 -- returns setof bigint

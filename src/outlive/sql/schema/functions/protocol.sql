@@ -223,7 +223,7 @@ begin
       when me.slots > 1 and exists (
         select from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l where l.ready)
       then 3 else outlive.alone_s(suspect.id) end > outlive.now()
-    or not exists (select from outlive.statement_let_others_in(worker => me.id, token => suspect.token)))
+    or not exists (select from outlive.statement_end_time_alone(worker => me.id, token => suspect.token)))
   then
     return;
   end if;

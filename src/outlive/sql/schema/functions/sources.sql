@@ -146,10 +146,9 @@ declare
   last_token bigint;
 begin
   for offered in
-    select o.source, array_agg(o.queue) as queues, array_agg(o.source) as sources, array_agg(o.task) as tasks,
-      array_agg(o.priority) as priorities
-    from (select * from unnest(queues, sources, tasks, priorities)
-        with ordinality u(queue, source, task, priority, n) order by u.n) o
+    select o.source, array_agg(o.queue order by o.n) as queues, array_agg(o.source) as sources,
+      array_agg(o.task order by o.n) as tasks, array_agg(o.priority order by o.n) as priorities
+    from unnest(queues, sources, tasks, priorities) with ordinality o(queue, source, task, priority, n)
     group by o.source order by min(o.n)
   loop
     exit when left_over < 1;
