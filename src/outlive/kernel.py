@@ -6,7 +6,6 @@ import _signal  # type: ignore[import-not-found]
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import socket
 import struct
@@ -100,10 +99,6 @@ def prefer_for_oom_kill(score: bytes) -> None:
         pass
 
 
-def disable_core_dumps() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def forget_peak() -> None:
     """Reset the peak of this process' memory to what it uses now."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
@@ -169,8 +164,7 @@ def lineage_of(pid: int) -> Iterator[int]:
     """A process and those above it, up to this one or the first of all. A zombie still has its parent."""
     while pid > 1 and pid != os.getpid():
         yield pid
-        words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        pid = int(words[1]) if words else 0
+        pid = int((_stat(pid) or (b"", b"0"))[1])
 
 
 def reaped(pid: int) -> bool:
@@ -198,8 +192,13 @@ def has_variable(pid: int, entry: bytes) -> bool:
 
 def has_executed(pid: int) -> bool:
     """Whether a process runs a program of its own. A fork runs that of its parent."""
-    words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return len(words) > 6 and not int(words[6]) & _PF_FORKNOEXEC
+    words = _stat(pid)
+    return bool(words) and not int(words[6]) & _PF_FORKNOEXEC
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name, beginning with the state; empty if the process is gone."""
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def sign_of_life(pid: int) -> str:
@@ -209,8 +208,8 @@ def sign_of_life(pid: int) -> str:
 
 def _started(pid: int) -> int:
     """When a process started, in ticks since the machine booted; 0 if it does not exist, or is a zombie."""
-    words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(words[19]) if len(words) > 19 and words[0] != b"Z" else 0
+    words = _stat(pid)
+    return int(words[19]) if words and words[0] != b"Z" else 0
 
 
 def kill_orphans(variable: str) -> list[int]:
@@ -223,7 +222,7 @@ def kill_orphans(variable: str) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdecimal() and _namespace_of(name) == ours:
             for entry in read(f"/proc/{name}/environ").decode(errors="replace").split("\0"):
-                if entry.startswith(f"{variable}={ours}:") and not _lives(entry.partition("=")[2]):
+                if entry.startswith(f"{variable}=") and is_dead(entry.partition("=")[2]):
                     kill(int(name))
                     killed.append(int(name))
     return killed
@@ -231,15 +230,11 @@ def kill_orphans(variable: str) -> list[int]:
 
 def is_dead(sign: str) -> bool:
     """Whether the process with this sign is gone; False for another pid namespace, which this process can't see."""
-    return sign.startswith(f"{_namespace_of('self')}:") and not _lives(sign)
-
-
-def _lives(sign: str) -> bool:
     try:
-        _, pid, started = sign.split(":")
-        return _started(int(pid)) == int(started)
+        namespace, pid, started = sign.split(":")
+        return namespace == _namespace_of("self") and _started(int(pid)) != int(started)
     except ValueError:
-        return True  # No supervisor has written this: leave the process alone.
+        return False  # No supervisor has written this: leave the process alone.
 
 
 def _namespace_of(pid: str) -> str:

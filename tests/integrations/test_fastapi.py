@@ -172,7 +172,6 @@ def imported(module: str) -> Sequence[str]:
 
     async def start() -> Sequence[str]:
         zygote = ZygoteHandle(f"{module}:jobs", uuid4(), hidden=["OUTLIVE_DATABASE_URL"])
-        zygote.start()
         try:
             return [facts.limits.name for facts in (await zygote.ready()).tasks]
         finally:

@@ -43,38 +43,38 @@ def test_lines_are_logged_for_the_job_that_said_them_however_they_arrive(
 ) -> None:
     said, stream = JobOutput(), b"one\ntwo\nrest" + MARK + b"three\n"
     for at in range(0, len(stream), size):
-        said.hear(stream[at : at + size], FIRST)
-    assert said.take(FIRST, marked=True) == "one\ntwo\nrest"
+        said.add(stream[at : at + size], FIRST)
+    assert said.end(FIRST, marked=True) == "one\ntwo\nrest"
     assert logged(capsys) == ["first: one", "first: two", "first: rest"]
-    said.hear(b"four", SECOND)
-    assert said.take(SECOND, marked=False) == "three\nfour"
+    said.add(b"four", SECOND)
+    assert said.end(SECOND, marked=False) == "three\nfour"
     assert logged(capsys) == ["second: three", "second: four"]
-    assert said.take(FIRST, marked=False) is None
+    assert said.end(FIRST, marked=False) is None
 
 
 def test_what_comes_between_two_jobs_counts_for_the_next(capsys: pytest.CaptureFixture[str]) -> None:
     said = JobOutput()
-    said.hear(b"late\n", None)
+    said.add(b"late\n", None)
     assert logged(capsys) == []
-    assert said.take(SECOND, marked=False) == "late\n"
+    assert said.end(SECOND, marked=False) == "late\n"
     assert logged(capsys) == ["second: late"]
 
 
 def test_a_mark_that_the_job_forges_hides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     said = JobOutput()
-    said.hear(b"one\n" + MARK + b"two\n", FIRST)
-    said.hear(b"three\n", FIRST)
-    assert said.take(FIRST, marked=False) == "one\ntwo\nthree\n"
+    said.add(b"one\n" + MARK + b"two\n", FIRST)
+    said.add(b"three\n", FIRST)
+    assert said.end(FIRST, marked=False) == "one\ntwo\nthree\n"
     assert logged(capsys) == ["first: one", "first: two", "first: three"]
 
 
 def test_a_flood_is_counted_and_its_end_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     said, line = JobOutput(), b"x" * 99 + b"\n"
     for _ in range(100):
-        said.hear(line * 500, FIRST)
-    said.hear(b"the end\n", FIRST)
+        said.add(line * 500, FIRST)
+    said.add(b"the end\n", FIRST)
     assert said.lines == 50_001
-    before, lines = output.split(said.take(FIRST, marked=False) or "")
+    before, lines = output.split(said.end(FIRST, marked=False) or "")
     assert before + len(lines) == 50_001
     assert lines[-1] == "the end"
     assert TAIL_BYTES - 200 < sum(len(one) + 1 for one in lines) <= TAIL_BYTES
@@ -85,17 +85,17 @@ def test_a_flood_is_counted_and_its_end_is_kept(capsys: pytest.CaptureFixture[st
 
 def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     said = JobOutput()
-    said.hear(b"y" * (MAX_LINE_BYTES + 1), FIRST)
+    said.add(b"y" * (MAX_LINE_BYTES + 1), FIRST)
     assert len(logged(capsys)[0]) > MAX_LINE_BYTES - 100
-    said.hear(b"z\n", FIRST)
-    kept = said.take(FIRST, marked=False)
+    said.add(b"z\n", FIRST)
+    kept = said.end(FIRST, marked=False)
     assert kept == "y" * (TAIL_BYTES - 2) + "z\n"
 
 
 def test_records_are_kept_as_text_and_counted_by_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
     said = JobOutput()
-    said.hear(output.encode_record("ERROR", "shop", "failed\nTraceback:\nValueError"), FIRST)
-    said.hear(b"printed\n", FIRST)
+    said.add(output.encode_record("ERROR", "shop", "failed\nTraceback:\nValueError"), FIRST)
+    said.add(b"printed\n", FIRST)
     assert said.so_far() == (4, "ERROR shop: failed\nTraceback:\nValueError\nprinted\n")
     assert logged(capsys) == [
         "first: shop: failed",
@@ -108,7 +108,7 @@ def test_records_are_kept_as_text_and_counted_by_their_lines(capsys: pytest.Capt
 def test_a_quiet_log_has_only_what_is_loud_enough(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("text", level="WARNING")
     said = JobOutput()
-    said.hear(b"printed\n" * 1000 + output.encode_record("INFO", "shop", "quiet"), FIRST)
-    said.hear(output.encode_record("WARNING", "shop", "loud") + b"printed\n", FIRST)
-    assert said.take(FIRST, marked=False)
+    said.add(b"printed\n" * 1000 + output.encode_record("INFO", "shop", "quiet"), FIRST)
+    said.add(output.encode_record("WARNING", "shop", "loud") + b"printed\n", FIRST)
+    assert said.end(FIRST, marked=False)
     assert logged(capsys) == ["first: shop: loud"]

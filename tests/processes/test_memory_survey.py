@@ -13,7 +13,7 @@ import pytest
 
 from outlive import kernel
 from outlive.worker import memory
-from outlive.worker.memory_survey import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
+from outlive.worker.memory import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
 from tests.waiting import aeventually, eventually
 
 MANY = 3 * PROCESSES

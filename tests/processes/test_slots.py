@@ -19,11 +19,11 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import ends, tickets
+from outlive.worker import deaths, memory_limits, tickets
 from outlive.worker.children import Child, assignment
 from outlive.worker.leases import Leases
+from outlive.worker.placement import Placement
 from outlive.worker.slots import Slots
-from outlive.worker.warm_children import WarmChildren
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
 from tests.driving.workers import alive
@@ -100,8 +100,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
 ) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed("", str(tmp_path / "go")), {})
-            slots.hand_out()
+            slots.accept(claimed("", str(tmp_path / "go")), {})
             eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots don't know it yet")
             (child,) = slots.busy
             watch.end(child, verdict, "by this test")
@@ -117,8 +116,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
 def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "first"), str(tmp_path / "second")), {})
             eventually((tmp_path / "first.begun").exists)
             slots.cancel({1, 2})
             (child,) = slots.busy
@@ -133,8 +131,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
 def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), ""), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "first"), ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             watch.end(child, Outcome.TIMED_OUT, "by this test")
@@ -148,17 +145,16 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path
 def test_zygotes_that_are_killed_while_they_import_the_app_count_against_the_job_that_sees_them_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "MAX_ZYGOTES", 2)
+    monkeypatch.setattr(deaths, "MAX_ZYGOTES", 2)
 
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, _, heard):
-            slots.take(claimed(str(tmp_path / "go")), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go")), {})
             await aeventually((tmp_path / "go.begun").exists)
             first = slots.zygotes.current
             first.process.kill()
-            await aeventually(lambda: slots.zygotes.current is not first)
-            slots.zygotes.current.process.kill()
+            second = await aeventually(lambda: slots.zygotes.all - {first})
+            second.pop().process.kill()
             await aeventually(lambda: bool(heard.ends), within_s=10)
             return heard.outcomes()
 
@@ -171,8 +167,7 @@ def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> N
             (child,) = slots.zygotes.ready
             kernel.kill(child.parent.pid)
             eventually(lambda: not alive(child.pid), what="both are dead, and the slots don't know it yet")
-            slots.take(claimed(""), {})
-            slots.hand_out()
+            slots.accept(claimed(""), {})
             assert child.given
             await aeventually(lambda: bool(heard.ends))
             return heard.outcomes()
@@ -187,10 +182,9 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
         async with one_slot() as (slots, _, heard):
             if slots.zygotes.groups is None:
                 pytest.skip("no memory cgroup can be made here")
-            slots.take(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"), {})
             (child,) = slots.busy
-            slots.zygotes.give_cgroup(child, child.given[0])
+            memory_limits.give_cgroup(child, child.given[0], slots.zygotes.groups)
             group = child.group
             assert group
             await aeventually(lambda: str(child.pid) in (group.path / "cgroup.procs").read_text().split())
@@ -204,8 +198,7 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
 def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), "", ""), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "first"), "", ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             assert tickets.take_back(child.tickets) == {2, 3}  # As a job does that reads its child's descriptors.
@@ -222,8 +215,7 @@ def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_i
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             os.kill(slots.zygotes.ready[0].pid, signal.SIGSTOP)
-            slots.take(claimed("", ""), {})
-            slots.hand_out()
+            slots.accept(claimed("", ""), {})
             watch._leases.hold([1, 2], since=-1e9)
             await watch.run_once()
             return heard.outcomes()
@@ -236,8 +228,7 @@ def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_pat
 
     async def play() -> tuple[dict[int, Outcome], set[int]]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "go")), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go")), {})
             eventually((tmp_path / "go.begun").exists)
             watch._leases.hold([1], since=time.monotonic() - 290)
             async with asyncio.timeout(20):
@@ -255,7 +246,7 @@ def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> N
             stacks = []
             for text in (b"of the first job", b"of the second job"):
                 os.write(child.stack, text)
-                stacks.append(child.take_stack())
+                stacks.append(child.stack_of_ended())
             return stacks
 
     assert asyncio.run(play()) == ["of the first job", "of the second job"]
@@ -282,8 +273,7 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
             facts = slots.tasks[FRESH]
             slots.tasks[FRESH] = msgspec.structs.replace(facts, limits=msgspec.structs.replace(facts.limits, **strict))
             slots.pace.note(FRESH, 0.0, elapsed_s, fresh=True)
-            slots.take(claimed(str(tmp_path / "go"), *[""] * waiting, task=FRESH), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go"), *[""] * waiting, task=FRESH), {})
             return slots.room.by_task()
 
     assert asyncio.run(play()) == ({FRESH: room} if room else {})
@@ -292,8 +282,7 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
 def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path: Path) -> None:
     async def play() -> tuple[list[int], Mapping[str, int], Heard]:
         async with some_slots(1, max_jobs=3) as (slots, _, heard):
-            slots.take(claimed(str(tmp_path / "go"), *[""] * 9), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go"), *[""] * 9), {})
             given, room = [len(child.given) for child in slots.busy], slots.room.by_task()
             (tmp_path / "go").touch()
             await aeventually(lambda: len(heard.ends) == 10)
@@ -308,8 +297,7 @@ def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path:
 def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -> None:
     async def play() -> Mapping[str, int]:
         async with some_slots(1, max_jobs=3) as (slots, _, _heard):
-            slots.take(claimed(str(tmp_path / "go")), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go")), {})
             slots.trouble = "no process can be forked"
             return slots.room.by_task()
 
@@ -319,8 +307,7 @@ def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -
 def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_takes_long(tmp_path: Path) -> None:
     async def play() -> list[dict[int, Outcome]]:
         async with some_slots(1, max_jobs=2) as (slots, _, heard):
-            slots.take(claimed(str(tmp_path / "go"), "", ""), {})
-            slots.hand_out()
+            slots.accept(claimed(str(tmp_path / "go"), "", ""), {})
             (child,) = slots.busy
             seen = []
             for later_s in (0.05, 0.07, 0.12):
@@ -332,22 +319,19 @@ def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_
 
 
 def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> None:
-    async def play() -> tuple[list[int], list[bool]]:
+    async def play() -> tuple[list[int], list[list[int]]]:
         async with some_slots(2) as (slots, _, heard):
             shares = [slots.room.share(jobs, WARM) for jobs in (10, 127, 128, 640, 10_000)]
-            slots.take(claimed("", ""), {})
-            slots.hand_out()
+            slots.accept(claimed("", ""), {})
             await aeventually(lambda: len(heard.ends) == 2)
-            warm, woken = WarmChildren(slots.children, lambda _: 3), []
-            for job in claimed(*[""] * 6):
-                one = assignment(job, slots.tasks[WARM], None, marked=True)
-                assert warm.fewest(one) == 0
-                woken.append(warm.add(one))
-            return shares, woken
+            placement = Placement(slots.children, free=2, at_hand=2, share=lambda _: 3, ahead=lambda _: 30)
+            for job in claimed(*[""] * 7):
+                placement.add(assignment(job, slots.tasks[WARM], None, marked=True))
+            return shares, [[one.job.token for one in load.jobs] for load in placement.loads]
 
-    shares, woken = asyncio.run(play())
+    shares, loads = asyncio.run(play())
     assert shares == [1, 1, 2, 10, 30]
-    assert woken == [True, False, False, True, False, False]
+    assert loads == [[1, 2, 3, 7], [4, 5, 6]]
 
 
 def test_the_parents_of_a_slot_outlast_its_children() -> None:
@@ -356,13 +340,12 @@ def test_the_parents_of_a_slot_outlast_its_children() -> None:
             seen = []
             for _ in range(5):
                 heard.ends.clear()
-                slots.take(claimed(""), {})
-                slots.hand_out()
+                slots.accept(claimed(""), {})
                 await aeventually(lambda: len(heard.ends) == 1)
                 await aeventually(
                     lambda: len(slots.zygotes.ready) == 1 and not any(one.retiring for one in slots.children)
                 )
-                seen.append(set(slots.zygotes.parents.pids()))
+                seen.append({one.pid for one in slots.zygotes.current.parents.values()})
             return seen
 
     first, *others = asyncio.run(play())

@@ -75,7 +75,7 @@ class Zygote:
         """Import the app, and make its memory cheap to share."""
         kernel.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
-        kernel.disable_core_dumps()  # Children inherit this setting and the next.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
         self.oom_score = kernel.oom_score_above(serving.OOM_SCORE)  # That of its children.
         kernel.prefer_for_oom_kill(kernel.oom_score_above(OOM_SCORE))  # Parents inherit it.
         self.app = import_app(self.target.app)

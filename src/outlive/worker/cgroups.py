@@ -5,10 +5,9 @@ job, whatever that process does to its environment and its parents.
 
     <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and the processes that they forked
                                                             /<slot>      one child whose job has a limit
-                                                            /supervisor  version 2 only: see `_make_room`
+                                                            /supervisor  version 2 only: see `Groups._make_room`
 
-Version 2 of cgroups and the memory controller of version 1 differ in the names of a few files. Where neither can be
-written there are no groups, and the watch measures memory alone.
+Where the kernel lets it make none, the watch measures memory alone.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from outlive import kernel
@@ -36,15 +37,20 @@ SWEPT_S = 0.1
 _log = logging.getLogger("outlive.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The group of this process, in which groups can be made."""
+class Files(NamedTuple):
+    """The names that one version has for the same thing."""
 
-    version: int
-    path: Path
+    limit: str
+    unlimited: str
+    used: str
+    peak: str
+    kills: str
 
-    def __str__(self) -> str:
-        return f"cgroup v{self.version}"
+
+FILES = {
+    1: Files("memory.limit_in_bytes", "-1", "memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
+    2: Files("memory.max", "max", "memory.current", "memory.peak", "memory.events"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +58,45 @@ class Group:
     version: int
     path: Path
 
+    def __str__(self) -> str:
+        return f"cgroup v{self.version}"
+
     def add(self, pid: int) -> None:
-        _write(self.path / "cgroup.procs", pid)
+        self.write("cgroup.procs", pid)
 
     def gather(self, pid: int) -> None:
         """Move a process and its descendants here. Each move takes some 8 ms: too long for an event loop."""
         for _ in range(GATHER_ROUNDS):
-            here = {*map(int, kernel.read(str(self.path / "cgroup.procs")).split())}
+            here = set(self.pids())
             elsewhere = [one for one in (pid, *kernel.descendants_of(pid)) if one not in here]
             if not elsewhere:
                 return
             for one in elsewhere:
                 self.add(one)
 
+    def pids(self) -> list[int]:
+        return [int(word) for word in self.words("cgroup.procs")]
+
     def limit(self, most_bytes: int | None) -> None:
-        name, without = ("memory.max", "max") if self.version == 2 else ("memory.limit_in_bytes", "-1")
-        _write(self.path / name, without if most_bytes is None else most_bytes)
+        files = FILES[self.version]
+        self.write(files.limit, files.unlimited if most_bytes is None else most_bytes)
 
     def used_bytes(self) -> int:
         """All memory that is charged to it, page cache included."""
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        return int(kernel.read(str(self.path / name)) or 0)
+        return self._number(FILES[self.version].used)
+
+    def peak_bytes(self) -> int:
+        """The most memory that was charged to it."""
+        return self._number(FILES[self.version].peak)
+
+    def forget_peak(self) -> None:
+        """Reset the peak. In version 2 that works only for the descriptor that asks, so nothing happens there."""
+        self.write("memory.max_usage_in_bytes", 0)
+        self.write("memory.failcnt", 0)
 
     def kills(self) -> int:
         """How many of its processes the kernel has killed for lack of memory."""
-        return self._count("memory.events" if self.version == 2 else "memory.oom_control", b"oom_kill")
+        return self.count(FILES[self.version].kills, b"oom_kill")
 
     def was_full(self, used_bytes: int, limit_bytes: int) -> bool:
         """Whether the kernel has found no room below its own limit. A kill may also be for lack of memory outside.
@@ -85,30 +105,16 @@ class Group:
         used half of the limit, together with files in tmpfs: these are still charged when the processes are dead.
         """
         if self.version == 2:
-            return self._count("memory.events", b"oom") > 0
-        used_bytes += self._count("memory.stat", b"total_shmem")
-        return used_bytes > limit_bytes // 2 and int(kernel.read(str(self.path / "memory.failcnt")) or 0) > 0
-
-    def _count(self, file: str, name: bytes) -> int:
-        words = kernel.read(str(self.path / file)).split()
-        return int(words[words.index(name) + 1]) if name in words else 0
-
-    def peak_bytes(self) -> int:
-        """The most memory that was charged to it."""
-        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
-        return int(kernel.read(str(self.path / name)) or 0)
-
-    def forget_peak(self) -> None:
-        """Reset the peak. In version 2 that works only for the descriptor that asks, so nothing happens there."""
-        _write(self.path / "memory.max_usage_in_bytes", 0)
-        _write(self.path / "memory.failcnt", 0)
+            return self.count("memory.events", b"oom") > 0
+        used_bytes += self.count("memory.stat", b"total_shmem")
+        return used_bytes > limit_bytes // 2 and self._number("memory.failcnt") > 0
 
     def kill(self) -> None:
         """Kill its processes. In version 1 they may fork faster than they die: the caller repeats this."""
-        if self.version == 2 and _write(self.path / "cgroup.kill", 1):
+        if self.version == 2 and self.write("cgroup.kill", 1):
             return
-        for pid in kernel.read(str(self.path / "cgroup.procs")).split():
-            kernel.kill(int(pid))
+        for pid in self.pids():
+            kernel.kill(pid)
 
     def remove(self) -> bool:
         """True if it is gone. Otherwise its processes are killed, and the next call may remove it."""
@@ -120,11 +126,34 @@ class Group:
                 return False
         return True
 
+    def words(self, file: str) -> list[bytes]:
+        return kernel.read(str(self.path / file)).split()
+
+    def write(self, file: str, value: int | str) -> bool:
+        """False if the kernel refuses the value."""
+        try:
+            (self.path / file).write_text(str(value))
+        except OSError:
+            return False
+        return True
+
+    def _number(self, file: str) -> int:
+        return int(next(iter(self.words(file)), 0))
+
+    def count(self, file: str, name: bytes) -> int:
+        words = self.words(file)
+        return int(words[words.index(name) + 1]) if name in words else 0
+
+    @property
+    def gives_memory(self) -> bool:
+        """Whether groups below it can limit memory."""
+        return self.version == 1 or b"memory" in self.words("cgroup.subtree_control")
+
 
 class Groups:
     """The groups of one worker. A group that can't be removed at once is removed with the next one."""
 
-    def __init__(self, place: Place, worker: UUID) -> None:
+    def __init__(self, place: Group, worker: UUID) -> None:
         self.place = place
         sign = kernel.sign_of_life(os.getpid()).replace(":", "-")
         self.path = place.path / f"{PREFIX}{worker}-{sign}"
@@ -144,13 +173,23 @@ class Groups:
         try:
             groups.path.mkdir()
             if place.version == 2:
-                _make_room(place.path, groups.path)
+                groups._make_room()
             groups.zygote.path.mkdir()
             return groups
         except OSError as error:
-            _log.info("no cgroup can be made in %s; memory is limited by measuring it: %s", place.path, error)
+            _log.info("memory is limited by polling, because no cgroup can be made in %s: %s", place.path, error)
             groups.end()
             return None
+
+    def _make_room(self) -> None:
+        """In version 2 a group with limited children may not hold processes itself: move this process into a leaf."""
+        if not self.place.gives_memory:
+            leaf = self.path / SUPERVISOR
+            leaf.mkdir()
+            (leaf / "cgroup.procs").write_text("0")
+            # EBUSY: other processes live here, which must not be moved.
+            (self.place.path / "cgroup.subtree_control").write_text("+memory")
+        (self.path / "cgroup.subtree_control").write_text("+memory")
 
     def new(self, slot: int) -> Group | None:
         """An empty group for one child, or None if the kernel allows no more. `gather` moves the child there."""
@@ -160,8 +199,8 @@ class Groups:
         except OSError:
             return None
         if group.version == 2:
-            _write(group.path / "memory.oom.group", 1)
-            _write(group.path / "memory.swap.max", 0)
+            group.write("memory.oom.group", 1)
+            group.write("memory.swap.max", 0)
         return group
 
     def remove(self, group: Group) -> None:
@@ -171,14 +210,17 @@ class Groups:
     def end(self) -> None:
         """Kill and remove all groups of jobs. Other processes that the supervisor has started stay."""
         _remove_below(self.path, self.place.version, within_s=EMPTY_S)
-        if self.place.version == 2:
-            _move_back(self.place.path, self.path)
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
+        leaf = self.path / SUPERVISOR
+        if leaf.exists():  # Move this process back, unless another worker needs the arrangement.
+            if all(other == self.path for other in self.place.path.glob(f"{PREFIX}*")):
+                Group(2, self.path).write("cgroup.subtree_control", "-memory")
+                self.place.write("cgroup.subtree_control", "-memory")
+            self.place.add(0)
+        _remove_empty(leaf, self.path)
 
 
-def find() -> Place | None:
-    """Where this process may make groups that limit memory, according to the kernel."""
+def find() -> Group | None:
+    """The group of this process, if it may make groups there that limit memory, according to the kernel."""
     return next((place for place, _ in _places() if _is_usable(place)), None)
 
 
@@ -188,16 +230,15 @@ def memory_bytes() -> int:
     sizes = [int(found.split(None, 1)[0]) * 1024] if found else []
     for place, top in _places():
         if place.version == 1:
-            words = kernel.read(str(place.path / "memory.stat")).split()
-            sizes += [int(words[n + 1]) for n, word in enumerate(words) if word == b"hierarchical_memory_limit"]
+            sizes.append(place.count("memory.stat", b"hierarchical_memory_limit") or sys.maxsize)
         else:
             above = (one for one in (place.path, *place.path.parents) if one.is_relative_to(top))
-            limits = (kernel.read(str(one / "memory.max")).strip() for one in above)
+            limits = (word for one in above for word in Group(2, one).words("memory.max"))
             sizes += [int(limit) for limit in limits if limit.isdigit()]
     return min(sizes, default=0)
 
 
-def _places() -> Iterator[tuple[Place, Path]]:
+def _places() -> Iterator[tuple[Group, Path]]:
     """The groups of this process that count memory, and where the tree of each is mounted."""
     own: dict[int, str] = {}
     for line in kernel.read("/proc/self/cgroup").decode(errors="replace").splitlines():
@@ -213,21 +254,15 @@ def _places() -> Iterator[tuple[Place, Path]]:
         version = 2 if words[0] == "cgroup2" else 1 if "memory" in words[-1].split(",") else 0
         mine = Path(own.get(version, "/.."))
         if mine.is_relative_to(root) and ".." not in mine.parts:
-            yield Place(version, Path(mounted) / mine.relative_to(root)), Path(mounted)
+            yield Group(version, Path(mounted) / mine.relative_to(root)), Path(mounted)
 
 
-def _is_usable(place: Place) -> bool:
+def _is_usable(place: Group) -> bool:
     if not os.access(place.path, os.W_OK):
         return False
     if place.version == 1:
         return os.access(place.path / "cgroup.procs", os.W_OK)
-    return b"memory" in kernel.read(str(place.path / "cgroup.controllers")).split() and (
-        _gives_memory(place.path) or _is_delegated(place.path)
-    )
-
-
-def _gives_memory(path: Path) -> bool:
-    return b"memory" in kernel.read(str(path / "cgroup.subtree_control")).split()
+    return b"memory" in place.words("cgroup.controllers") and (place.gives_memory or _is_delegated(place.path))
 
 
 def _is_delegated(path: Path) -> bool:
@@ -240,30 +275,6 @@ def _is_delegated(path: Path) -> bool:
     return own_root or (os.geteuid() != 0 and path.stat().st_uid == os.geteuid())
 
 
-def _make_room(place: Path, top: Path) -> None:
-    """In version 2 a group with limited children may not hold processes itself: move this process into a leaf."""
-    if not _gives_memory(place):
-        leaf = top / SUPERVISOR
-        leaf.mkdir()
-        (leaf / "cgroup.procs").write_text("0")
-        (place / "cgroup.subtree_control").write_text(
-            "+memory"
-        )  # EBUSY: other processes live here, which must not be moved.
-    (top / "cgroup.subtree_control").write_text("+memory")
-
-
-def _move_back(place: Path, top: Path) -> None:
-    """Move this process back, unless another worker needs the arrangement."""
-    leaf = top / SUPERVISOR
-    if leaf.exists():
-        if all(other == top for other in place.glob(f"{PREFIX}*")):
-            _write(top / "cgroup.subtree_control", "-memory")
-            _write(place / "cgroup.subtree_control", "-memory")
-        _write(place / "cgroup.procs", 0)
-        with contextlib.suppress(OSError):
-            leaf.rmdir()
-
-
 def _remove_below(top: Path, version: int, *, within_s: float) -> None:
     deadline = time.monotonic() + within_s
     with contextlib.suppress(FileNotFoundError):
@@ -272,32 +283,17 @@ def _remove_below(top: Path, version: int, *, within_s: float) -> None:
             time.sleep(0.005)
 
 
-def remove_orphans() -> int:
-    """Kill and remove the groups that dead workers left beside this process. Returns how many workers these were."""
+def _remove_empty(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def remove_orphans() -> None:
+    """Kill and remove the groups that dead workers left beside this process."""
     place = find()
-    removed = 0
     for top in place.path.glob(f"{PREFIX}*") if place else ():
         sign = top.name.rsplit("-", 3)[1:]
         if place and len(sign) == 3 and all(map(str.isdecimal, sign)) and kernel.is_dead(":".join(sign)):
             _remove_below(top, place.version, within_s=SWEPT_S)
-            with contextlib.suppress(OSError):
-                (top / SUPERVISOR).rmdir()
-            with contextlib.suppress(OSError):
-                top.rmdir()
-                removed += 1
-    return removed
-
-
-def _write(path: Path, value: int | str) -> bool:
-    """False if the kernel refuses the value."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, str(value).encode())
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+            _remove_empty(top / SUPERVISOR, top)

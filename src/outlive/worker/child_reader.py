@@ -1,4 +1,4 @@
-"""Reading from children: frames are read in bounded pieces, and checked before they count.
+"""The frames of children: they are read in bounded pieces, and checked before they count.
 
 A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs. A
 child that sends what outlive's own code never sends is killed. No child keeps the worker from reading the others.
@@ -22,6 +22,7 @@ from outlive.protocol import (
     Call,
     Completing,
     Done,
+    FromChild,
     GarbledFrame,
     Imported,
     Progress,
@@ -30,10 +31,10 @@ from outlive.protocol import (
 )
 from outlive.states import Outcome
 from outlive.worker import running_time
-from outlive.worker.children import Child
+from outlive.worker.children import Child, Verdict
 
 READ_BYTES = 64 * 1024
-LAST_WORDS_BYTES = 512 * 1024
+LAST_BYTES = 512 * 1024
 """How much is read from a dead child: more than a socket holds, and little enough to read at once."""
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
@@ -74,9 +75,9 @@ class ChildReader:
         self._answers: Counter[str | None] = Counter()
         """How many of the last frames of each task were answers of jobs, without another one in between."""
 
-    def hear(self, child: Child) -> bool:
+    def read(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
-        if child.hung_up:
+        if child.hung_up or child.distrusted:
             return False
         try:
             data = child.socket.recv(READ_BYTES)
@@ -86,7 +87,7 @@ class ChildReader:
             data = b""
         if not data:
             child.hung_up = True
-            asyncio.get_running_loop().remove_reader(child.socket.fileno())
+            self._stop_reading(child)
             return False
         garbled: GarbledFrame | None = None
         try:
@@ -97,23 +98,9 @@ class ChildReader:
             if type(message) is Done:
                 self._answers[child.task] += 1
                 self._end(child, message)
-                if child.distrusted:
-                    return False
-                continue
-            self._answers[child.task] = 0
-            match message:
-                case Call():
-                    self._call(child, message)
-                case Progress():
-                    self._progress(child, message)
-                case Completing(token):
-                    self._complete(child, token)
-                case Spans(spans):
-                    if len(spans) <= MAX_SPANS_BYTES:
-                        self._reports.traced(spans)
-                case Imported(token):
-                    if child.runs(token):
-                        child.current.imported = True
+            else:
+                self._answers[child.task] = 0
+                self._handle(child, message)
             if child.distrusted:
                 return False
         if garbled is not None:
@@ -127,11 +114,31 @@ class ChildReader:
             self._pause(child)
         return True
 
+    def _handle(self, child: Child, message: FromChild) -> None:
+        match message:
+            case Call():
+                if self._may_ask(child):
+                    child.asking += 1
+                    self._reports.called(child, message)
+            case Progress():
+                self._progress(child, message)
+            case Completing(token):
+                if child.runs(token) and self._may_ask(child):
+                    child.current.completing = True
+                    child.unread += 1
+                    child.send(Secret(token, self._reports.secret_of(token)))
+            case Spans(spans):
+                if len(spans) <= MAX_SPANS_BYTES:
+                    self._reports.traced(spans)
+            case Imported(token):
+                if child.runs(token):
+                    child.current.imported = True
+
     def _pause(self, child: Child) -> None:
         if not self._paused:
             asyncio.get_running_loop().call_later(PAUSE_S, self._go_on)
         self._paused.add(child)
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        self._stop_reading(child)
 
     def _go_on(self) -> None:
         paused, self._paused = self._paused, set()
@@ -140,28 +147,32 @@ class ChildReader:
 
     def _listen(self, child: Child) -> None:
         if not child.hung_up:
-            asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
+            asyncio.get_running_loop().add_reader(child.socket.fileno(), self.read, child)
 
-    def hear_all(self, child: Child) -> None:
+    def _stop_reading(self, child: Child) -> None:
+        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+
+    def read_last(self, child: Child) -> None:
         """Read what it sent before it died. Bounded: a process that it left behind may still write."""
-        for _ in range(LAST_WORDS_BYTES // READ_BYTES):
-            if child.distrusted or not self.hear(child):
-                return
+        for _ in range(LAST_BYTES // READ_BYTES):
+            if not self.read(child):
+                break
+        child.read_output()
 
-    def hear_output(self, child: Child) -> None:
+    def read_output(self, child: Child) -> None:
         """Read its frames first, then its output."""
-        if child.socket.fileno() >= 0 and not child.distrusted and child not in self._waiting:
-            self.hear(child)
+        if child.socket.fileno() >= 0 and child not in self._waiting:
+            self.read(child)
         if not child.read_output():
-            asyncio.get_running_loop().remove_reader(child.output)
+            asyncio.get_running_loop().remove_reader(child.pipe)
 
     def distrust(self, child: Child, reason: str) -> None:
         """Kill a child that breaks the protocol, and ignore what else it sends."""
         _log.error("child %d %s: it is killed", child.pid, reason)
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        self._stop_reading(child)
         child.retiring = child.distrusted = True
-        if child.given and child.current.verdict is None:
-            child.current.verdict = (Outcome.CRASHED, f"its process {reason}")
+        if child.given:
+            child.current.decide(Verdict(Outcome.CRASHED, f"its process {reason}"))
         child.signal(signal.SIGKILL)
         self.forget(child)
 
@@ -172,17 +183,6 @@ class ChildReader:
             self.distrust(child, "sends an error over the limit")
         else:
             self._done(child, done)
-
-    def _call(self, child: Child, call: Call) -> None:
-        if self._may_ask(child):
-            child.asking += 1
-            self._reports.called(child, call)
-
-    def _complete(self, child: Child, token: int) -> None:
-        if child.runs(token) and self._may_ask(child):
-            child.current.completing = True
-            child.unread += 1
-            child.send(Secret(token, self._reports.secret_of(token)))
 
     def _may_ask(self, child: Child) -> bool:
         if child.asking + child.unread >= MAX_CALLS:
@@ -207,7 +207,7 @@ class ChildReader:
                 self.resume()
         elif child not in self._waiting:
             self._waiting.append(child)
-            asyncio.get_running_loop().remove_reader(child.socket.fileno())
+            self._stop_reading(child)
             self.resume()
 
     def resume(self) -> None:

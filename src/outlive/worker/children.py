@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,12 +30,12 @@ from outlive.states import Outcome
 from outlive.worker import running_time, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
+from outlive.worker.memory import Survey
 from outlive.worker.memory_series import MemorySeries
-from outlive.worker.memory_survey import Survey
-from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
     from outlive.worker.parents import Parent
+    from outlive.worker.zygote_handle import ZygoteHandle
 
 STACK_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
@@ -44,6 +44,19 @@ LEAVE_S = 2.0
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 OVER_S = 2 * AHEAD_S
+
+
+class Verdict(NamedTuple):
+    """The supervisor's decision to end an attempt, and why."""
+
+    outcome: Outcome
+    error: str
+    again_s: float | None = None
+    """After how many seconds the job may begin again, if it is released."""
+
+
+LEASE_LOST = Verdict(Outcome.RELEASED, "its lease could not be renewed in time")
+GIVEN_UP = Verdict(Outcome.LOST, "given up by others")
 
 
 class Assignment(msgspec.Struct, eq=False, gc=False):
@@ -71,10 +84,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     imported: bool = False
     """With `preload=False`: its own interpreter has imported the app."""
     completing: bool = False
-    verdict: tuple[Outcome, str] | None = None
-    """The supervisor's decision to end it, and why."""
-    again_s: float | None = None
-    """After how many seconds it may begin again, if that verdict releases it."""
+    verdict: Verdict | None = None
+    """Only `decide` sets it."""
     term_sent: float | None = None
     """By running time."""
     peak_bytes: int = 0
@@ -89,6 +100,11 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     series: MemorySeries | None = None
     """None until its memory is measured."""
 
+    def decide(self, verdict: Verdict) -> None:
+        """Decide how it ends. The first decision stays, unless the lease is lost: then it is charged with nothing."""
+        if self.verdict is None or verdict is LEASE_LOST:
+            self.verdict = verdict
+
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
         return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
@@ -102,7 +118,7 @@ class Child:
     number: int
     parent: Parent
     socket: socket.socket
-    output: int
+    pipe: int
     stack: int
     tickets: int
     pid: int = 0
@@ -111,8 +127,7 @@ class Child:
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
     frames: FrameReader[FromChild] = field(default_factory=lambda: FrameReader(FROM_CHILD, MAX_CHILD_FRAME_BYTES))
-    said: JobOutput | None = None
-    """None until it says something: most jobs are silent."""
+    output: JobOutput = field(default_factory=JobOutput)
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
     asking: int = 0
@@ -169,11 +184,6 @@ class Child:
         """Whether no job should wait behind its own: one of them has losses, or is being stopped."""
         return any(one.job.losses or one.verdict for one in self.given)
 
-    @property
-    def open_to_more(self) -> bool:
-        """Whether it may be given jobs ahead."""
-        return not self.retiring and not self.held_up
-
     def runs(self, token: int) -> bool:
         """Whether it runs this attempt."""
         return bool(self.given) and self.given[0].job.token == token
@@ -199,13 +209,15 @@ class Child:
         self.flush()
         return True
 
-    def take_back(self) -> list[Assignment]:
+    def recall(self) -> list[Assignment]:
         """Take back the jobs that it did not begin."""
         tokens = tickets.take_back(self.tickets)
         back = [one for one in self.given if one.job.token in tokens]
         if back:
             self.given = deque(one for one in self.given if one.job.token not in tokens)
             self.served -= len(back)
+            if self.retiring and not self.given:
+                self.dismiss()  # It was waiting for its last job.
         return back
 
     def has_begun(self) -> bool:
@@ -257,49 +269,34 @@ class Child:
 
     def flush(self) -> None:
         """Send as much as the socket takes, and the rest later."""
-        waited = self.waiting_to_send
-        self.waiting_to_send = False
         try:
             while self.unsent:
                 del self.unsent[: self.socket.send(self.unsent)]
         except BlockingIOError:
-            self.waiting_to_send = True
+            pass
         except (BrokenPipeError, ConnectionResetError):
             self.unsent.clear()  # It is dead, and its exit is reported.
         if not self.unsent:
             self.unread = 0
-        if self.waiting_to_send and not waited:
-            asyncio.get_running_loop().add_writer(self.socket, self.flush)
-        elif waited and not self.waiting_to_send:
-            asyncio.get_running_loop().remove_writer(self.socket)
+        if bool(self.unsent) != self.waiting_to_send:
+            self.waiting_to_send = bool(self.unsent)
+            loop = asyncio.get_running_loop()
+            loop.add_writer(self.socket, self.flush) if self.unsent else loop.remove_writer(self.socket)
 
     def read_output(self, job: Claimed | None = None) -> bool:
-        """Read what it has said in this job, or in its current one. A flood waits in the pipe. False at the end."""
+        """Read what it has printed in this job, or in its current one. A flood waits in the pipe. False at the end."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(4):
-                data = os.read(self.output, 65536)
-                if not data:
+                if not (data := os.read(self.pipe, 65536)):
                     return False
-                if self.said is None:
-                    self.said = JobOutput()
-                self.said.hear(data, job or (self.given[0].job if self.given else None))
+                self.output.add(data, job or (self.given[0].job if self.given else None))
         return True
 
-    def said_so_far(self) -> tuple[int, str]:
-        """How many lines its job has said, and the last of them."""
-        return (0, "") if self.said is None else self.said.so_far()
-
-    def take_output(self, job: Claimed, *, marked: bool = False) -> str | None:
-        """The output of the job that has just ended: up to the mark, if the child wrote one."""
-        return None if self.said is None else self.said.take(job, marked=marked)
-
-    def take_stack(self) -> str | None:
-        """The stack that faulthandler wrote for the job that has just ended."""
-        try:
-            start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack).st_size
-            return as_text(os.pread(self.stack, STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES)))
-        except OSError:
-            return None
+    def stack_of_ended(self) -> str | None:
+        """The stack that faulthandler wrote for the job that has just ended, as text that Postgres accepts."""
+        start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack).st_size
+        data = os.pread(self.stack, STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
+        return data.decode("utf-8", "replace").replace("\0", "") or None
 
     def signal(self, number: int) -> None:
         if not self.pid or self.exited:
@@ -307,16 +304,25 @@ class Child:
         if not kernel.kill_group(self.pid, number):  # It has no process group of its own yet.
             kernel.kill(self.pid, number)
 
+    def retire(self) -> None:
+        """Let it finish the jobs that it has, and give it no more."""
+        self.retiring = True
+        if not self.given:
+            self.dismiss()
+
     def dismiss(self) -> None:
         """Tell it to exit after the jobs that it has."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.socket.fileno())
+        loop.remove_writer(self.socket.fileno())
+        loop.remove_reader(self.pipe)
         self.socket.close()
-        os.close(self.output)
-        os.close(self.stack)
-        os.close(self.tickets)
+        for descriptor in (self.pipe, self.stack, self.tickets):
+            os.close(descriptor)
 
 
 class _Overrides(msgspec.Struct):
@@ -339,8 +345,3 @@ def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None, *, mark
         marked=marked or job.attempt > 1,  # The database always has a second attempt as begun.
         alone=job.alone_s > 0,
     )
-
-
-def as_text(data: bytes) -> str | None:
-    """Bytes as text that Postgres accepts."""
-    return data.decode("utf-8", "replace").replace("\0", "") if data else None

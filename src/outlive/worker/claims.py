@@ -79,7 +79,7 @@ class ClaimLoop:
             await self._begin(jobs, asked_at=asked_at, begun=offer.begun)
 
     async def _gather_ends(self) -> None:
-        self._slots.hand_out()
+        self._slots.place()
         if len(self._outbox.waiting) < MANY_ENDS and self._slots.room.is_filled():
             await asyncio.sleep(GATHER_S)
 
@@ -109,8 +109,7 @@ class ClaimLoop:
         self._leases.hold((job.token for job in jobs), since=asked_at)
         if self._tallies is not None:
             self._tallies.claimed(jobs, asked_at)
-        self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=begun)
-        self._slots.hand_out()
+        self._slots.accept(sorted(jobs, key=_IN_ORDER), checkpoints, marked=begun)
         await self._sleep.interrupt()
 
     async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:

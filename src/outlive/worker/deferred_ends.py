@@ -7,7 +7,6 @@ that time, the attempt is released; otherwise it counts.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -42,37 +41,43 @@ class DeferredEnds:
     def __init__(self, report: EndEvents) -> None:
         self._report = report
         self.waiting: list[Deferred] = []
-        self._open_until = math.inf
+        self._stopped_at: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this worker was told to stop."""
+        return self._stopped_at is not None
 
     def may_be_stopped(self) -> bool:
         """True until a second after this worker was told to stop: a stop of the whole service may be the cause."""
-        return time.monotonic() < self._open_until
+        return self._stopped_at is None or time.monotonic() < self._stopped_at + DEFER_S
 
-    def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:
-        until = running_time.now() + DEFER_S
-        self.waiting.append(Deferred(time.monotonic(), until, job, end, completing))
+    def add(self, job: Claimed, end: Ended, *, completing: bool) -> None:
+        self.waiting.append(Deferred(time.monotonic(), running_time.now() + DEFER_S, job, end, completing))
+        if self.stopping:
+            self.release()
 
-    def judge(self, now: float) -> None:
+    def report_due(self, now: float) -> None:
         """Report the ends whose time is over: the worker was not told to stop."""
         due = [one for one in self.waiting if now > one.until]
         self.waiting = [one for one in self.waiting if now <= one.until]
         for one in due:
-            self._report.ended(one.job, late(one), completing=one.completing)
+            self._report.ended(one.job, _late(one), completing=one.completing)
 
     def release(self) -> None:
         """The worker was told to stop: no attempt is charged."""
-        self._open_until = time.monotonic() + DEFER_S
+        self._stopped_at = self._stopped_at or time.monotonic()
         waiting, self.waiting = self.waiting, []
         for one in waiting:
-            self._report.ended(one.job, released(late(one)), completing=one.completing)
+            self._report.ended(one.job, _released(_late(one)), completing=one.completing)
 
 
-def late(one: Deferred) -> Ended:
+def _late(one: Deferred) -> Ended:
     """Its end, which has waited here."""
     return msgspec.structs.replace(one.end, late_s=one.end.late_s + time.monotonic() - one.since)
 
 
-def released(end: Ended) -> Ended:
+def _released(end: Ended) -> Ended:
     """The same end as a release, with its evidence."""
     error = f"its worker was told to stop ({end.error})"
     return msgspec.structs.replace(
@@ -82,8 +87,6 @@ def released(end: Ended) -> Ended:
 
 def looks_stopped(status: int, stack: str | None) -> bool:
     """Whether a process that ended like this received a signal to stop."""
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in STOPS:
-        return True
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in STOPS:
+    if os.waitstatus_to_exitcode(status) in (*(-one for one in STOPS), *(128 + one for one in STOPS)):
         return True
     return stack is not None and not stack.startswith(FATAL)

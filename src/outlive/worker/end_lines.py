@@ -37,7 +37,7 @@ class EndLines:
 
     def add(self, job: Claimed, end: Ended) -> None:
         if end.outcome is Outcome.SUCCEEDED:
-            if job_log.shows_successes():
+            if job_log.shows_info():
                 if not self._successes:
                     self._first_at = time.time()
                     asyncio.get_running_loop().call_soon(self._write_successes)

@@ -6,85 +6,64 @@ import logging
 import os
 import signal
 import time
-from collections import deque
-from uuid import UUID
 
 from outlive.model import Ended
 from outlive.protocol import Done, Exited
 from outlive.states import Outcome
 from outlive.worker import memory_limits
-from outlive.worker.children import Assignment, Child
+from outlive.worker.children import Assignment, Child, Verdict
 from outlive.worker.deferred_ends import DeferredEnds
-from outlive.worker.oom import Verdict
 
-MAX_UNPROVEN = 10
-"""How often in a row the process of a job may die without proof against the job, before the job is blamed."""
-UNPROVEN_KEPT = 10_000
-LONGEST_PAUSE_S = 60.0
-MAX_ZYGOTES = 10
-ZYGOTES_S = 120.0
-"""A job that sees so many zygotes die within this time is given up: it may be what kills them."""
-NOT_IMPORTED_S = 5.0
 MAX_LINE_CHARS = 300
 MOST_LATE_S = 60.0
-TELL_AGAIN_S = 60.0
+LOG_AGAIN_S = 60.0
+"""How often the same reason is logged at most."""
 
 _log = logging.getLogger("outlive.worker")
 
 
 def answered(
-    child: Child, assignment: Assignment, done: Done, took_s: float, deferred: DeferredEnds, *, stopping: bool
+    child: Child, one: Assignment, done: Done, verdict: Verdict | None, took_s: float, deferred: DeferredEnds
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
-        child.read_output(assignment.job)
-    output = None if child.said is None else child.take_output(assignment.job, marked=done.marked)
-    peak_bytes = max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None
-    # A signal to stop makes faulthandler write a stack, which must not become the next job's.
-    stack = child.take_stack() if assignment.verdict is not None or done.stopped_by else None
-    outcome, error, killed_by, stopped = done.outcome, done.error, None, False
-    if outcome is Outcome.SUCCEEDED and assignment.verdict is None:
-        success = Ended(
-            token=done.token,
-            peak_memory_bytes=peak_bytes,
-            cpu_s=done.cpu_s,
-            output=output,
-            result=done.result,
-            source_ok=done.source_ok,
-            records=done.records,
-            spawns=done.spawns,
-            took_s=took_s,
-            late_s=_late_s(done),
-            memory=None if assignment.series is None else assignment.memory(outcome, took_s),
-        )
-        return success, False
-    if assignment.verdict is not None:
-        outcome, error = assignment.verdict
+        child.read_output(one.job)
+    outcome, error, after_s, source_ok = done.outcome, done.error, done.after_s, done.source_ok
+    killed_by, stopped = None, False
+    if verdict is not None:
+        outcome, error, after_s = verdict
         killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
-    elif outcome is Outcome.RELEASED and done.after_s is None and not stopping:
+        source_ok = False if outcome is Outcome.TIMED_OUT else None
+    elif outcome is Outcome.RELEASED and after_s is None and not deferred.stopping:
         # A signal from elsewhere counts as a kill, unless the whole worker stops: the job would return forever.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
     elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
         stopped = bool(done.stopped_by) or (done.process_ended and deferred.may_be_stopped())
+    # A signal to stop makes faulthandler write a stack, which must not become the next job's.
+    stack = child.stack_of_ended() if verdict is not None or done.stopped_by else None
+    succeeded = outcome is Outcome.SUCCEEDED
     end = Ended(
         token=done.token,
         outcome=outcome,
         error=error,
         exit_code=1 if outcome is Outcome.FAILED else None,
         signal=killed_by,
-        killed=assignment.verdict is not None,
-        peak_memory_bytes=peak_bytes,
+        peak_memory_bytes=max(done.peak_memory_bytes or 0, one.peak_bytes) or None,
         cpu_s=done.cpu_s,
-        output=output,
-        stack=done.stack or (stack if assignment.verdict is not None else None),
+        output=child.output.end(one.job, marked=done.marked),
+        stack=done.stack or (stack if verdict is not None else None),
+        result=done.result if succeeded else None,
+        killed=verdict is not None,
         final=done.final,
-        after_s=done.after_s if assignment.verdict is None else assignment.again_s,
-        source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
+        after_s=after_s,
+        source_ok=source_ok,
+        records=done.records if succeeded else None,
+        spawns=done.spawns if succeeded else None,
         took_s=took_s,
         late_s=_late_s(done),
         told=done.told,
-        memory=assignment.memory(outcome, took_s),
+        memory=one.memory(outcome, took_s),
     )
     return end, stopped
 
@@ -95,18 +74,15 @@ def _late_s(done: Done) -> float:
     return late_s if 0 < late_s < MOST_LATE_S else 0.0
 
 
-def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
+def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
     """The end of the job that a dead child had begun."""
-    number = os.WTERMSIG(exit.status) if os.WIFSIGNALED(exit.status) else None
-    code = os.WEXITSTATUS(exit.status) if os.WIFEXITED(exit.status) else None
-    name = None if number is None else _signal_name(number)
-    output = child.take_output(begun.job)
-    if begun.verdict is not None:
-        outcome, error = begun.verdict
-    elif name is not None:
-        outcome, error = Outcome.CRASHED, f"the process was killed by {name}"
-    else:
-        outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
+    code = os.waitstatus_to_exitcode(exit.status)
+    killed_by = _signal_name(-code) if code < 0 else None
+    output = child.output.end(begun.job)
+    if verdict is None:
+        how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
+        verdict = Verdict(Outcome.CRASHED, f"the process {how}")
+    outcome, error, again_s = verdict
     if outcome is Outcome.CRASHED and (last := last_line(output)):
         error = f"{error}: {last}"
     took_s = time.monotonic() - begun.started
@@ -114,14 +90,14 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         token=begun.job.token,
         outcome=outcome,
         error=error,
-        exit_code=code,
-        signal=name or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
+        exit_code=None if killed_by else code,
+        signal=killed_by or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
         killed=True,
         peak_memory_bytes=max(memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
         cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
         output=output,
-        stack=child.take_stack(),
-        after_s=begun.again_s,
+        stack=child.stack_of_ended(),
+        after_s=again_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
         took_s=took_s,
         memory=begun.memory(outcome, took_s),
@@ -141,106 +117,23 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
-    """The unanswered jobs of a dead child: the one that it had begun, and the others."""
-    back = child.take_back()
-    if not child.given:
-        return None, back
-    begun, *others = child.given
-    return begun, others + back
-
-
-class NotImported:
-    """New interpreters (`preload=False`) that died before they had imported the app: no job is to blame."""
-
-    def __init__(self) -> None:
-        self._told = ("", 0.0)
-
-    def concerns(self, begun: Assignment) -> bool:
-        judged = begun.verdict is not None and begun.verdict[0] is not Outcome.CRASHED
-        return not begun.facts.preload and not begun.imported and not judged
-
-    def end(self, child: Child, begun: Assignment, status: int) -> Ended:
-        """Release the job for a few seconds. This is logged once a minute, not for each job."""
-        output = child.take_output(begun.job)
-        how = f"exit code {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
-        error = f"its interpreter ended ({how}) before the app was imported: {last_line(output)}"
-        words, told_at = self._told
-        if words != error or time.monotonic() - told_at > TELL_AGAIN_S:
-            self._told = (error, time.monotonic())
-            _log.error("jobs of %s wait, and are retried every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
-        return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
-
-
 class Unclean:
     """Children that exit because their last job has changed something in them (`recycle_after="clean"`)."""
 
     def __init__(self) -> None:
         self.tasks: set[str] = set()
         """Tasks whose last job has done so: their jobs are not given ahead, as they would come back at once."""
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def concerns(self, child: Child, ended: Assignment, changed: str | None) -> bool:
         """Whether the child exits after this job. The log has the reason once a minute for each task."""
         task = ended.job.task
         if changed is None:
-            if self.tasks:
-                self.tasks.discard(task)
+            self.tasks.discard(task)
             return False
         child.retiring = True
         self.tasks.add(task)
-        if (now := time.monotonic()) - self._told.get(task, -TELL_AGAIN_S) >= TELL_AGAIN_S:
-            self._told[task] = now
-            what = changed[:MAX_LINE_CHARS]
-            _log.info("a child of %s is replaced, because its job %s has changed its %s", task, ended.job.id, what)
+        if (now := time.monotonic()) - self._logged_at.get(task, -LOG_AGAIN_S) >= LOG_AGAIN_S:
+            self._logged_at[task] = now
+            _log.info("replacing a child of %s: job %s changed its %s", task, ended.job.id, changed[:MAX_LINE_CHARS])
         return True
-
-
-class Unproven:
-    """How often in a row the process of a job has died without proof that the job is the cause.
-
-    The child died before the job began: the job's size may kill it. The parent died: the kernel does not say who has
-    killed it. The kernel killed the child for lack of memory that others used. Such an attempt is released, up to a
-    limit: a job that kills its parent each time is caught too.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[UUID, int] = {}
-
-    def too_often(self, one: Assignment) -> bool:
-        """Count one more death. True if the job is to be blamed for it."""
-        return self._count(one) >= MAX_UNPROVEN
-
-    def judge(self, one: Assignment, verdict: Verdict | None, blame: Outcome | None) -> Verdict | None:
-        """Count a verdict that releases the job. After too many of them in a row, the outcome is `blame`."""
-        if verdict is None or verdict[0] is not Outcome.RELEASED or blame is None:
-            return verdict
-        if (times := self._count(one)) >= MAX_UNPROVEN:
-            return blame, f"{verdict[1]}, as at its last {times - 1} attempts"
-        if blame is Outcome.OUT_OF_MEMORY:  # There may be enough of it later.
-            one.again_s = min(LONGEST_PAUSE_S, 2.0**times)
-        return verdict
-
-    def _count(self, one: Assignment) -> int:
-        times = self._times[one.job.id] = self._times.pop(one.job.id, 0) + 1
-        if len(self._times) > UNPROVEN_KEPT:
-            del self._times[next(iter(self._times))]
-        return times
-
-    def forget(self, one: Assignment) -> None:
-        if self._times:
-            self._times.pop(one.job.id, None)
-
-
-class ZygoteDeaths:
-    """The last deaths of zygotes, except for those that the kernel has killed for lack of memory."""
-
-    def __init__(self) -> None:
-        self._at: deque[float] = deque(maxlen=MAX_ZYGOTES)
-
-    def note(self, now: float) -> float | None:
-        """Since when so many have died that the jobs which saw them all are given up; None if there were fewer."""
-        self._at.append(now)
-        if len(self._at) < MAX_ZYGOTES or now - self._at[0] > ZYGOTES_S:
-            return None
-        return self._at[0]

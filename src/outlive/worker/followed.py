@@ -42,7 +42,7 @@ class Followed:
         written: dict[int, tuple[int, MemoryCourse | None]] = {}
         new: list[LiveOutput] = []
         for token in followed.keys() & running.keys():
-            lines, text = running[token].said_so_far()
+            lines, text = running[token].output.so_far()
             memory = running[token].current.memory_so_far()
             written[token] = lines, memory
             before = self._written.get(token) if followed[token] else None

@@ -1,4 +1,4 @@
-"""The log lines about jobs: one for each attempt at its end, at the level debug one at its start, and what jobs say."""
+"""The log lines about jobs: one at the end of each attempt, with debug one at its start, and what jobs print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 Success = tuple[UUID, str, int, float | None]
-"""The job's id, its task, the number of the attempt, and how long it took."""
+"""An attempt: the job's id, its task, the number of the attempt, and how long it took."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -30,7 +30,8 @@ def starting(job: Claimed) -> None:
         logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job.id, job.task, job.attempt))
 
 
-def shows_successes() -> bool:
+def shows_info() -> bool:
+    """Whether the log has the lines of successes, and what jobs print."""
     return _log.isEnabledFor(logging.INFO)
 
 
@@ -39,44 +40,47 @@ def succeeded(ended: list[Success], ended_at: float, *, worker: UUID) -> None:
     logs.later(partial(_success_lines, ended, ended_at, worker), lines=len(ended))
 
 
+def _success_lines(ended: list[Success], ended_at: float, worker: UUID) -> list[str]:
+    ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
+    each = zip(ids, ended, strict=True)
+    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
+    return logs.lines(ended_at, "INFO", words, partial(_success_fields, ended, worker))
+
+
+def _success_fields(ended: list[Success], worker: UUID, n: int) -> dict[str, object]:
+    return _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
+
+
 def not_succeeded(
     job: Claimed, end: Ended, ended_at: float, *, worker: UUID, state: str | None, next_try: datetime | None
 ) -> None:
     """The line of another end. `state` is the job's since then; None: the database did not answer in time."""
     if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
-        level, words = logging.WARNING, f"failed with code {_code(end)}: {end.error}"
+        level, words = "WARNING", f"failed with code {_code(end)}: {end.error}"
     else:
-        level = logging.WARNING if end.outcome is Outcome.TIMED_OUT else logging.INFO
-        words = f"{end.outcome}: {end.error}"
-    if _log.isEnabledFor(level):
+        level, words = "WARNING" if end.outcome is Outcome.TIMED_OUT else "INFO", f"{end.outcome}: {end.error}"
+    if _log.isEnabledFor(_LEVELS[level.encode()]):
         again = "" if next_try is None else f", next try at {next_try.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         logs.write(
-            "INFO" if level == logging.INFO else "WARNING",
+            level,
             f"Job {job.id} {words} ({job.task}{_took(end.took_s)}){again}",
-            lambda: (
-                _end_fields(job.id, job.task, job.attempt, end.outcome, end.took_s, worker)
-                | {"state": state, "next_try": next_try}
-            ),
+            lambda: _end_fields((job.id, job.task, job.attempt, end.took_s), end.outcome, worker, state, next_try),
             at=ended_at,
         )
 
 
-def shows_prints() -> bool:
-    return _log.isEnabledFor(logging.INFO)
-
-
-def said(job: Claimed, line: bytes) -> bool:
+def printed(job: Claimed, line: bytes) -> bool:
     """Log a line that a job has printed, or one of its log records. False: the log does not have its level."""
     level = logging.INFO
     if line.startswith(_SIGN):
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
     if not _log.isEnabledFor(level):
         return False
-    logs.later(partial(_said, time.time(), job.id, job.task, job.attempt, line), size=len(line))
+    logs.later(partial(_printed, time.time(), job.id, job.task, job.attempt, line), size=len(line))
     return True
 
 
-def _said(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
+def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
     """A line of a job as text or JSON. A record of several lines is several lines of text."""
     record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
     fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
@@ -84,26 +88,11 @@ def _said(created: float, id: UUID, task: str, attempt: int, line: bytes) -> lis
 
 
 def left_out(job: Claimed, lines: int) -> None:
-    """A job says more than is logged."""
+    """A job prints more than is logged."""
     if _log.isEnabledFor(logging.WARNING):
-        were = "was" if lines == 1 else "were"
-        words = (
-            f"{counted(lines, 'line')} of job {job.id} {were} left out here:"
-            f" it says too much at once ({job.task}, attempt {job.attempt})"
-        )
+        were = f"of job {job.id} {'was' if lines == 1 else 'were'} left out here"
+        words = f"{counted(lines, 'line')} {were}: it prints too much at once ({job.task}, attempt {job.attempt})"
         logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
-
-
-def _success_lines(ended: list[Success], ended_at: float, worker: UUID) -> list[str]:
-    def fields(n: int) -> dict[str, object]:
-        id, task, attempt, took_s = ended[n]
-        done = _end_fields(id, task, attempt, Outcome.SUCCEEDED, took_s, worker)
-        return done | {"state": State.SUCCEEDED, "next_try": None}
-
-    ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
-    each = zip(ids, ended, strict=True)
-    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
-    return logs.lines(ended_at, "INFO", words, fields)
 
 
 def _took(took_s: float | None) -> str:
@@ -121,10 +110,8 @@ def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
 
 
 def _end_fields(
-    id: UUID, task: str, attempt: int, outcome: Outcome, took_s: float | None, worker: UUID
+    one: Success, outcome: Outcome, worker: UUID, state: str | None, next_try: datetime | None
 ) -> dict[str, object]:
-    return _fields(id, task, attempt) | {
-        "outcome": outcome,
-        "duration_s": took_s and round(took_s, 6),
-        "worker": worker,
-    }
+    id, task, attempt, took_s = one
+    ended = {"outcome": outcome, "duration_s": took_s and round(took_s, 6), "worker": worker}
+    return _fields(id, task, attempt) | ended | {"state": state, "next_try": next_try}

@@ -1,8 +1,8 @@
-"""What the jobs of one child say: the end of it is kept for the attempt, and each line is passed on to the log.
+"""The output of one child: its tail is kept for the attempt, and each line is logged.
 
-A child's output is a stream, which the mark of a job that has ended divides. What comes after the mark waits until the
-supervisor has read that end too. A job that floods fills neither memory nor log: of each second, so many lines are
-logged, and the others are counted.
+It is a stream, which the mark of a job that has ended divides. What comes after the mark waits until the supervisor has
+read that end too. A job that floods fills neither memory nor log: a limited number of lines is logged per second, and
+the others are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outlive.worker import job_log
 
 TAIL_BYTES = 64 * 1024
 MAX_LINE_BYTES = 70_000
-"""A longer line is passed on in pieces. A log record is never that long."""
+"""A longer line is logged in pieces. A log record is never that long."""
 LOGGED_LINES = 200
 LOGGED_BYTES = 64 * 1024
 """How much of one attempt is logged per second."""
@@ -26,37 +26,25 @@ _SIGN = output.SIGN.encode()
 
 
 class JobOutput:
-    __slots__ = (
-        "_bytes_left",
-        "_early",
-        "_left_out",
-        "_lines_left",
-        "_marked",
-        "_partial",
-        "_since",
-        "_tail",
-        "lines",
-    )
-
     def __init__(self) -> None:
         self._early = bytearray()
-        """What was said after the mark, or while there was no job: it counts for the next one."""
+        """What was printed after the mark, or while there was no job: it counts for the next one."""
         self._left_out = 0
         self._begin()
 
     def _begin(self) -> None:
         self._tail = bytearray()
         self._partial = b""
-        """What was said since the last line break."""
+        """What was printed since the last line break."""
         self.lines = 0
-        """How many whole lines the current job has said."""
+        """How many whole lines the current job has printed."""
         self._marked = False
         """The mark has come: the job has ended, and its end is about to be read."""
         self._since, self._lines_left, self._bytes_left = -math.inf, 0, 0
         """When the present second of the log began, and what may be logged in it."""
 
-    def hear(self, data: bytes, job: Claimed | None) -> None:
-        """Take in what a child has said while it ran this job, or none."""
+    def add(self, data: bytes, job: Claimed | None) -> None:
+        """Add what a child has printed while it ran this job, or no job."""
         if job is None or self._marked:
             self._early += data
             if len(self._early) > 2 * TAIL_BYTES:
@@ -73,7 +61,7 @@ class JobOutput:
         self._split(data, job)
 
     def _split(self, data: bytes, job: Claimed) -> None:
-        """Keep and pass on the whole lines. A line that does not end is passed on in pieces."""
+        """Keep and log the whole lines. A line that does not end is logged in pieces."""
         at = data.rfind(b"\n") + 1
         if len(data) - at > MAX_LINE_BYTES:
             at = len(data) - len(MARK)  # It may have come in part.
@@ -84,9 +72,9 @@ class JobOutput:
         self._tail += whole
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
-        self._pass_on(whole, job)
+        self._log(whole, job)
 
-    def take(self, job: Claimed, *, marked: bool) -> str | None:
+    def end(self, job: Claimed, *, marked: bool = False) -> str | None:
         """The output of the job that has just ended: up to the mark, if the child wrote one."""
         if not (self._tail or self._partial or self._early or self._marked):
             return None
@@ -96,16 +84,14 @@ class JobOutput:
         if self._partial:
             self._tail += self._partial
             self.lines += 1
-            self._pass_on(self._partial, job)
+            self._log(self._partial, job)
         text = self._kept()
-        if self._left_out:
-            job_log.left_out(job, self._left_out)
-            self._left_out = 0
+        self._log_left_out(job)
         self._begin()
         return text or None
 
     def so_far(self) -> tuple[int, str]:
-        """How many whole lines the current job has said, and the last of them."""
+        """How many whole lines the current job has printed, and the last of them."""
         return self.lines, self._kept()
 
     def _kept(self) -> str:
@@ -114,14 +100,12 @@ class JobOutput:
             tail = tail[tail.find(b"\n", 0, -1) + 1 :]
         return output.kept(tail, self.lines)
 
-    def _pass_on(self, lines: bytes, job: Claimed) -> None:
+    def _log(self, lines: bytes, job: Claimed) -> None:
         """Log these lines, unless the job has logged too much in this second."""
         if (now := time.monotonic()) - self._since >= 1.0:
             self._since, self._lines_left, self._bytes_left = now, LOGGED_LINES, LOGGED_BYTES
-            if self._left_out:
-                job_log.left_out(job, self._left_out)
-                self._left_out = 0
-        if not job_log.shows_prints():
+            self._log_left_out(job)
+        if not job_log.shows_info():
             lines = b"".join(line + b"\n" for line in lines.split(b"\n") if line.startswith(_SIGN))
         first = lines.split(b"\n", self._lines_left)
         rest = first.pop()
@@ -130,7 +114,12 @@ class JobOutput:
         for line in first:
             if self._bytes_left <= 0:
                 self._left_out += 1
-            elif job_log.said(job, line):
+            elif job_log.printed(job, line):
                 self._lines_left -= 1
                 self._bytes_left -= len(line)
         self._left_out += rest.count(b"\n") + bool(rest and not rest.endswith(b"\n"))
+
+    def _log_left_out(self, job: Claimed) -> None:
+        if self._left_out:
+            job_log.left_out(job, self._left_out)
+            self._left_out = 0

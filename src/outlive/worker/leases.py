@@ -8,7 +8,6 @@ from collections.abc import Iterable, KeysView
 from outlive.model import Ended
 from outlive.states import Outcome
 
-GIVEN_UP = (Outcome.LOST, "given up by others")
 NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 
 _log = logging.getLogger("outlive.worker")

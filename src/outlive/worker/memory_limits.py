@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import time
@@ -9,9 +10,9 @@ import time
 from outlive import kernel
 from outlive.states import Outcome
 from outlive.worker import oom
-from outlive.worker.children import Assignment, Child
+from outlive.worker.cgroups import Groups
+from outlive.worker.children import Assignment, Child, Verdict
 from outlive.worker.memory_series import MemorySeries
-from outlive.worker.oom import Verdict
 
 STEP_S = 0.05
 """The first steps of what is kept of the memory of a job with a limit: it is measured that often in any case."""
@@ -20,6 +21,19 @@ SAMPLE_S = 0.5
 """The memory of a job without a limit is read this long after its beginning, and this often at first."""
 
 _log = logging.getLogger("outlive.worker")
+
+
+def give_cgroup(child: Child, current: Assignment, groups: Groups | None) -> None:
+    """Move a child whose job has a memory limit into its own group. Most jobs end before that, and cost nothing."""
+    if groups is None or child.group is not None or current.memory_bytes is None:
+        return
+    if (group := groups.new(child.number)) is not None:
+        child.limit(current, group)
+        try:
+            asyncio.get_running_loop().run_in_executor(None, group.gather, child.pid)
+            child.group = group
+        except RuntimeError:  # No thread can be started.
+            groups.remove(group)
 
 
 def verdict(child: Child, current: Assignment) -> Verdict | None:
@@ -57,7 +71,8 @@ def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | N
     if anonymous + shared + files - current.base_bytes > limit_bytes:
         if (own := _own_bytes(child)) is not None and (used := own - kept) > limit_bytes:
             _note(current, used)
-            return Outcome.OUT_OF_MEMORY, f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
+            error = f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
+            return Verdict(Outcome.OUT_OF_MEMORY, error)
     elif kept > limit_bytes and not child.retiring:
         child.retiring = (_own_bytes(child) or 0) > limit_bytes
     return None

@@ -7,8 +7,6 @@ kernel chose the job: it prefers jobs to all other processes.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 from outlive import kernel
@@ -16,9 +14,8 @@ from outlive.protocol import Exited
 from outlive.states import Outcome
 from outlive.worker import cgroups
 from outlive.worker.cgroups import Group, Groups
-from outlive.worker.children import Assignment, Child
+from outlive.worker.children import Assignment, Child, Verdict
 
-Verdict = tuple[Outcome, str]
 ANSWER_S = 1.0
 KILLED = "the kernel killed a process of the job for lack of memory"
 POSSIBLY = (
@@ -35,7 +32,7 @@ def in_group(child: Child, group: Group, current: Assignment, exit: Exited | Non
     if limit_bytes is None or not group.was_full(_known_bytes(child, current, reported_bytes), limit_bytes):
         return _by_share(child, current, KILLED, reported_bytes)
     current.peak_bytes = max(current.peak_bytes, group.peak_bytes())
-    return Outcome.OUT_OF_MEMORY, f"{KILLED}; the job may have {limit_bytes:,} bytes"
+    return Verdict(Outcome.OUT_OF_MEMORY, f"{KILLED}; the job may have {limit_bytes:,} bytes")
 
 
 def _known_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
@@ -62,8 +59,8 @@ def _by_share(
     all_bytes = cgroups.memory_bytes()
     share = f"the job had {own_bytes:,} of {all_bytes:,} bytes"
     if own_bytes > all_bytes // 2:
-        return blame, f"{words}: {share}"
-    return Outcome.RELEASED, f"{words}, of which others used more: {share}"
+        return Verdict(blame, f"{words}: {share}")
+    return Verdict(Outcome.RELEASED, f"{words}, of which others used more: {share}")
 
 
 class Kills:
@@ -94,16 +91,13 @@ class Kills:
         return _of_the_machine() - self._before if groups is None else groups.zygote.kills()
 
     def verdict(self, child: Child, current: Assignment, exit: Exited, groups: Groups | None) -> Verdict | None:
-        """The verdict about a dead child; None if the kernel did not kill it, or the worker is known to have."""
-        if current.verdict is not None or not os.WIFSIGNALED(exit.status) or os.WTERMSIG(exit.status) != signal.SIGKILL:
-            return None
+        """The verdict about a child that died of SIGKILL; None if the kernel did not send that."""
         if child.group is not None and (verdict := in_group(child, child.group, current, exit)):
             return verdict
         if not self.account_for_one(groups):
             return None
-        if groups is None:
-            return _by_share(child, current, POSSIBLY, exit.peak_memory_bytes, Outcome.CRASHED)
-        return _by_share(child, current, KILLED, exit.peak_memory_bytes)
+        words, blame = (POSSIBLY, Outcome.CRASHED) if groups is None else (KILLED, Outcome.OUT_OF_MEMORY)
+        return _by_share(child, current, words, exit.peak_memory_bytes, blame)
 
 
 def _of_the_machine() -> int:

@@ -5,29 +5,39 @@ One child at a time has work below a parent. A job that kills its parent harms n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from outlive.protocol import Fork, ForkParent
 from outlive.worker import tickets
 from outlive.worker.children import Child
-from outlive.worker.zygote_handle import Report, ZygoteHandle, ask, close, listen
+from outlive.worker.zygote_handle import Control, ZygoteHandle
 
 
 @dataclass(slots=True, eq=False)
 class Parent:
     number: int
     zygote: ZygoteHandle
-    control: socket.socket
-    read: Callable[[], None] = lambda: None
+    control: Control
     pid: int = 0
     children: list[Child] = field(default_factory=list)
     dead: bool = False
     culprits: int = 0
     """How many of its children had work when it died: any of them may have killed it."""
+
+    @classmethod
+    def ask_for(cls, number: int, zygote: ZygoteHandle) -> Parent:
+        """Ask the zygote for a parent. It can be asked for children at once, and forks them when it is there."""
+        with ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            with theirs:
+                zygote.control.ask(ForkParent(number), [theirs.fileno()])
+            kept.pop_all()
+        parent = zygote.parents[number] = cls(number, zygote, Control(ours))
+        return parent
 
     @property
     def engaged(self) -> bool:
@@ -40,90 +50,35 @@ class Parent:
         return not self.dead and all(child.task and not child.bound for child in self.children)
 
     def ask_for_child(self, number: int) -> Child:
-        ours, theirs = socket.socketpair()
-        kept, given = list[int](), list[int]()  # Not ExitStack, which takes as long as the system calls.
-        try:
+        with ExitStack() as kept, ExitStack() as passed:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            passed.callback(theirs.close)
             read, write = os.pipe2(os.O_CLOEXEC)
-            kept.append(read)
-            given.append(write)
+            kept.callback(os.close, read)
+            passed.callback(os.close, write)
             stack = os.memfd_create("outlive-stack")
-            kept.append(stack)
+            kept.callback(os.close, stack)
             queue, queued = tickets.make()
-            kept.append(queue)
-            given.append(queued)
-            ask(self.control, Fork(number), [theirs.fileno(), write, stack, queued])
-        except BaseException:
-            ours.close()
-            _close(kept)
-            raise
-        finally:
-            theirs.close()
-            _close(given)
+            kept.callback(os.close, queue)
+            passed.callback(os.close, queued)
+            self.control.ask(Fork(number), [theirs.fileno(), write, stack, queued])
+            kept.pop_all()
         ours.setblocking(False)
         os.set_blocking(read, False)
         child = Child(number, self, ours, read, stack, queue)
         self.children.append(child)
         return child
 
-    def read_last(self) -> None:
-        """Read what it reported before it died: some of its children may have ended before."""
+    def note_death(self) -> None:
+        """Read what it reported before it died, some of which may be ends of its children, and count the culprits."""
         if not self.dead:
             self.dead = True
-            self.read()
+            self.control.read()
+        self.culprits = self.culprits or sum(bool(one.served) for one in self.children)
 
-    def hang_up(self) -> None:
-        """Close its control socket: it kills its children and exits."""
+    def end(self) -> None:
+        """Tell it to end. It kills its children first."""
         self.dead = True
-        close(self.control)
-
-
-class Parents:
-    def __init__(self) -> None:
-        self._all: dict[int, Parent] = {}
-
-    def make(self, number: int, zygote: ZygoteHandle, handle: Callable[[Parent, Report], None]) -> Parent:
-        """Ask the zygote for a parent. It can be asked for children at once, and forks them when it is there."""
-        with contextlib.ExitStack() as opened:
-            ours, theirs = socket.socketpair()
-            opened.callback(ours.close)
-            with theirs:
-                ask(zygote.control, ForkParent(number), [theirs.fileno()])
-            opened.pop_all()
-        ours.setblocking(False)
-        parent = self._all[number] = Parent(number, zygote, ours)
-        parent.read = listen(ours, lambda message: handle(parent, message))
-        return parent
-
-    def for_next(self, zygote: ZygoteHandle) -> Parent | None:
-        """The parent that forks the next child: preferably one without work."""
-        able = [one for one in self.of(zygote) if one.may_have_another]
-        return min(able, key=lambda one: one.engaged, default=None)
-
-    def of(self, zygote: ZygoteHandle) -> list[Parent]:
-        return [one for one in self._all.values() if one.zygote is zygote]
-
-    def numbered(self, number: int) -> Parent | None:
-        return self._all.get(number)
-
-    def with_pid(self, pid: int) -> Parent | None:
-        return next((one for one in self._all.values() if one.pid == pid), None)
-
-    def pids(self) -> list[int]:
-        return [one.pid for one in self._all.values() if one.pid and not one.dead]
-
-    def end_surplus(self, parent: Parent, slots: int) -> None:
-        """End a parent without children if there are more than slots need: two for each, beside a warm child.
-
-        One is the parent of the warm child, the other forks the next child ahead.
-        """
-        if not parent.children and len(self.of(parent.zygote)) > 2 * slots:
-            self.end(parent)
-
-    def end(self, parent: Parent) -> None:
-        parent.hang_up()
-        self._all.pop(parent.number, None)
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+        self.control.close()
+        self.zygote.parents.pop(self.number, None)

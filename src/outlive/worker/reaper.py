@@ -41,7 +41,7 @@ from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
 from outlive.worker.session import Session
 from outlive.worker.telemetry import Telemetry
-from outlive.worker.zygote_handle import SIGN
+from outlive.worker.zygote_handle import SUPERVISOR
 
 OTHERS_RECONNECT_S = 10.0
 """How long other workers may take to reconnect to a server that was away."""
@@ -219,7 +219,7 @@ class Reaper:
         if any(worker.hostname == socket.gethostname() for worker in dead):
             # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
             # process has a variable that names its supervisor.
-            kernel.kill_orphans(SIGN)
+            kernel.kill_orphans(SUPERVISOR)
             cgroups.remove_orphans()
 
     async def _end_lost_attempts(self) -> None:

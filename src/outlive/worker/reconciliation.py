@@ -19,7 +19,8 @@ from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
-from outlive.worker.leases import GIVEN_UP, Leases
+from outlive.worker.children import GIVEN_UP
+from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
@@ -94,13 +95,13 @@ class Reconciliation:
         A standby issues the same tokens a second time. So the processes that run these attempts are killed, their ends
         are not written, and nothing is claimed until they are gone.
         """
-        for one in self._slots.take_unplaced(lambda one: one.job.token in tokens):
+        for one in self._slots.withdraw(lambda one: one.job.token in tokens):
             self._leases.lose(one.job.token)
         for one in [one for child in self._slots.busy for one in child.given]:
             if one.job.token in tokens and not one.completing:
                 _log.error("the database no longer has attempt %d: its process is killed", one.job.token)
                 self._leases.disown(one.job.token)
-                one.verdict = one.verdict or GIVEN_UP
+                one.decide(GIVEN_UP)
 
     @property
     def waits_for_disowned(self) -> bool:

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from outlive import store
 from outlive.config import Config
-from outlive.worker.leases import GIVEN_UP, Leases
+from outlive.worker.children import GIVEN_UP
+from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
@@ -59,7 +60,7 @@ class Renewal:
                 # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
                 _log.error("attempt %d was given up by another worker: its process is killed", token)
                 self._leases.lose(token)
-                one.verdict = one.verdict or GIVEN_UP
+                one.decide(GIVEN_UP)
             elif token not in lost and one.completing:
                 # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.
                 self._leases.trust_until(token, started + 2 * renew_s)

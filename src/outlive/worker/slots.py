@@ -22,13 +22,13 @@ from outlive.protocol import Done, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import job_log, running_time
 from outlive.worker.child_reader import ChildReader
-from outlive.worker.children import Assignment, Child, assignment
+from outlive.worker.children import Assignment, Child, Verdict, assignment
 from outlive.worker.deaths import Deaths
-from outlive.worker.deferred_ends import DeferredEnds, released
+from outlive.worker.deferred_ends import DeferredEnds
 from outlive.worker.ends import Unclean, answered
 from outlive.worker.leases import Leases
+from outlive.worker.placement import Pace, Placement
 from outlive.worker.room import Room
-from outlive.worker.warm_children import Pace, WarmChildren
 from outlive.worker.zygotes import Zygotes
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ class Slots:
         self.config, self.size, self.zygotes, self.report = config, size, zygotes, report
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
+        """Claimed jobs that wait for a child."""
         self.tasks: dict[str, TaskFacts] = {}
         self.pace, self.room = Pace(), Room(self)
         self.closed = False
-        """No more jobs are taken."""
+        """No more jobs are accepted."""
         self.stopping = False
         """This worker stops, and its jobs with it."""
         self.deferred = DeferredEnds(report)
@@ -69,29 +70,6 @@ class Slots:
     @property
     def children(self) -> Collection[Child]:
         return self.zygotes.children.values()
-
-    def app_imported(self, ready: Ready) -> None:
-        """The app was imported or reloaded."""
-        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
-        for one in self.take_unplaced(lambda one: one.job.task not in self.tasks):
-            self.release(one.job, *NO_TASK)
-        self.report.app_imported(self.tasks, ready.sources, ready.schedules)
-
-    def child_ready(self) -> None:
-        """A child is ready for a job, or a slot is free."""
-        self._place()
-        self.report.slot_freed()
-
-    def look_for_trouble(self, now: float) -> None:
-        """Report once that no job can begin here, and once that jobs can begin again."""
-        if (trouble := self.zygotes.trouble(now)) == self.trouble:
-            return
-        if trouble is not None:
-            _log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
-        else:
-            _log.info("this worker can begin jobs again")
-        self.trouble = trouble
-        self.report.trouble_changed(trouble)
 
     @property
     def busy(self) -> list[Child]:
@@ -115,18 +93,48 @@ class Slots:
         """The suspect that runs alone for now."""
         if not self._may_have_suspect:
             return None
-        given = (child.current for child in self.children if child.given)
+        given = (child.current for child in self.busy)
         found = next((one for one in (*self.unplaced, *given) if one.alone), None)
         self._may_have_suspect = found is not None
         return found
 
-    def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
-        """Take claimed jobs in. `hand_out` gives them to children."""
+    def unmarked(self) -> list[Assignment]:
+        """Jobs that run and are not marked as begun in the database."""
+        return [child.current for child in self.busy if not child.current.marked and child.has_begun()]
+
+    # What the zygotes report
+
+    def app_imported(self, ready: Ready) -> None:
+        """The app was imported or reloaded."""
+        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        for one in self.withdraw(lambda one: one.job.task not in self.tasks):
+            self.release(one.job, *NO_TASK)
+        self.report.app_imported(self.tasks, ready.sources, ready.schedules)
+
+    def child_ready(self) -> None:
+        """A child is ready for a job, or a slot is free."""
+        self.place()
+        self.report.slot_freed()
+
+    def look_for_trouble(self, now: float) -> None:
+        """Report once that no job can begin here, and once that jobs can begin again."""
+        if (trouble := self.zygotes.trouble(now)) == self.trouble:
+            return
+        if trouble is not None:
+            _log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
+        else:
+            _log.info("this worker can begin jobs again")
+        self.trouble = trouble
+        self.report.trouble_changed(trouble)
+
+    # From the claim to the child
+
+    def accept(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
+        """Accept claimed jobs, and place them."""
         if self.closed:
             for job in jobs:
                 self.release(job, "its worker stops")
             return
-        now = time.monotonic()
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
@@ -135,83 +143,74 @@ class Slots:
             try:
                 one = assignment(job, facts, checkpoints.get(job.id), marked=marked)
             except (msgspec.MsgspecError, RecursionError) as error:
-                words = f"its options can't be read: {error}"
-                self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
-            else:
-                behind = facts.max_jobs == 1 and self.free <= 0
-                one.trace = self.report.starting(job)
-                self._may_have_suspect = self._may_have_suspect or one.alone
-                one.waits_until = now + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
-                self.unplaced.append(one)
-
-    def hand_out(self) -> None:
-        """Give jobs to warm children that have room. The others wait for a ready child."""
-        if not self.unplaced:
-            return
-        taken, self.unplaced = self.unplaced, deque()
-        warm, free = WarmChildren(self.children, cache(partial(self.room.share, len(taken)))), self.free
-        for one in taken:
-            if one.job.task not in self.tasks:  # A child from before the last reload returned it.
-                self.release(one.job, *NO_TASK)
+                reason = f"its options can't be read: {error}"
+                self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))
                 continue
-            shares = None if one.job.task in warm.full else warm.fewest(one)
-            if shares is None or (shares and free > 0):  # A free slot is better than a place behind other jobs.
-                self.unplaced.append(one)
-                free -= 1
-            else:
-                free -= warm.add(one)
-        for child, left in warm.give(self.config.max_result_bytes):
-            self._refused(child, left)
-        self._place()
+            behind = facts.max_jobs == 1 and self.free <= 0
+            one.trace = self.report.starting(job)
+            one.waits_until = one.taken + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
+            self._may_have_suspect = self._may_have_suspect or one.alone
+            self.unplaced.append(one)
+        self.place()
 
-    def _hand_on(self, returned: list[Assignment], wait_s: float) -> None:
-        """Give jobs that a child has returned to others."""
+    def place(self) -> None:
+        """Give jobs to warm children that have room, and to free slots whose next child is ready. The others wait."""
+        if self.stopping:
+            return
+        if self.unplaced:
+            self._place_all()
+        # Idle warm children that are more than there are slots make room for other tasks.
+        bound = [child for child in self.children if child.bound and child.pid]
+        idle = [child for child in bound if not child.given]
+        for child in idle[: max(0, len(bound) - self.size)]:
+            child.retire()
+        self.zygotes.fork_ahead()
+
+    def _place_all(self) -> None:
+        for one in self.withdraw(lambda one: one.job.task not in self.tasks):
+            self.release(one.job, *NO_TASK)  # A child from before the last reload returned it.
+        share, ahead = cache(partial(self.room.share, len(self.unplaced))), cache(self.room.ahead)
+        free, at_hand = self.size - len(self.busy), self.zygotes.at_hand()
+        placement = Placement(self.children, free=free, at_hand=at_hand, share=share, ahead=ahead)
+        for one in self.unplaced:
+            placement.add(one)
+        placed: set[int] = set()
+        for load in placement.loads:
+            if load.jobs and (child := load.child or self.zygotes.next_ready()) is not None:
+                if child.give(load.jobs, self.config.max_result_bytes):
+                    placed.update(one.job.token for one in load.jobs)
+                else:
+                    self.reader.distrust(child, "has written tickets")
+        if placed:
+            self.withdraw(lambda one: one.job.token in placed)
+
+    def _place_again(self, returned: list[Assignment], wait_s: float) -> None:
+        """Place jobs that a child has returned."""
         for one in returned:
             one.waits_until = time.monotonic() + wait_s
         self.unplaced.extendleft(reversed(returned))
-        self.hand_out()
+        self.place()
 
-    def _refused(self, child: Child, jobs: list[Assignment]) -> None:
-        """A child can't be given these jobs, because its job has written into its tickets."""
-        self.unplaced.extendleft(reversed(jobs))
-        self.reader.distrust(child, "has written tickets")
+    def drop_unplaced(self, now: float, leases: Leases) -> None:
+        """Release jobs that waited too long for a child, soon if the job of every slot takes long."""
+        if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
+            for one in self.unplaced:
+                one.waits_until = min(one.waits_until, now + MOVE_S)
+        for one in self.withdraw(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
+            self.release(one.job)
 
-    def _place(self) -> None:
-        if self.stopping:
-            return
-        while self.unplaced and (free := self.size - len(self.busy)) > 0:
-            if (child := self._for(self.unplaced[0])) is None:
-                break
-            self._give_share(child, free)
-        self._retire_surplus()
-        self.zygotes.fork_ahead()
+    def withdraw(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
+        """Remove the jobs for which this is true from those that wait for a child."""
+        withdrawn = [one for one in self.unplaced if condition(one)]
+        if withdrawn:
+            self.unplaced = deque(one for one in self.unplaced if not condition(one))
+        return withdrawn
 
-    def _give_share(self, child: Child, free: int) -> None:
-        """Give a child the first unplaced job and, if its task is warm, a fair share of the others of that task."""
-        first = self.unplaced[0]
-        task, waiting = first.job.task, len(self.unplaced)
-        share = max(-(-waiting // free), self.room.share(waiting, task))
-        most = 1 if first.job.losses else min(share, self.room.ahead(task), first.facts.max_jobs - child.served)
-        mine, others = [self.unplaced.popleft()], list[Assignment]()
-        while self.unplaced and len(mine) < most:
-            one = self.unplaced.popleft()
-            # A job with losses is given alone: if it kills its worker again, no other job is suspected.
-            (others if one.job.task != task or one.job.losses else mine).append(one)
-        self.unplaced.extendleft(reversed(others))
-        if not child.give(mine, self.config.max_result_bytes):
-            self._refused(child, mine)
-
-    def _for(self, first: Assignment) -> Child | None:
-        """An idle child of the same task, or one without a task."""
-        if first.facts.max_jobs > 1 and not first.job.losses:
-            for child in self.children:
-                if child.task == first.job.task and child.bound and child.pid and not child.given:
-                    return child
-        return self.zygotes.take_ready()
+    # Jobs that a child has and did not begin
 
     def relieve(self, child: Child) -> None:
         """Its job takes long: the jobs behind it begin elsewhere."""
-        self.reader.hear_output(child)  # Its answer may not be read yet.
+        self.reader.read_output(child)  # Its answer may not be read yet.
         if len(child.given) > 1 and child.runs_over(time.monotonic()):
             self.isolate(child)
 
@@ -219,80 +218,52 @@ class Slots:
         """A child does not begin its job: it is stopped, or stuck."""
         _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
-        self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
+        self._place_again(child.recall(), WAIT_FOR_CHILD_S)
         if not child.given:  # Otherwise it has just begun it.
             child.signal(signal.SIGKILL)
 
-    def isolate(self, child: Child) -> bool:
-        """Take back the jobs behind its current one. False if the next has begun, and the answer is not read yet.
+    def isolate(self, child: Child, verdict: Verdict | None = None) -> bool:
+        """Place the jobs behind its current one elsewhere, and decide how that one ends.
 
-        The answer is sent before the next job begins. If it does not arrive, the job has taken the others' tickets.
+        False if the next job has begun, and the answer of the current one is not read yet. That answer is sent before
+        the next job begins. If it does not arrive, the job has taken the others' tickets.
         """
-        self._hand_on(self._take_back(child), MOVE_S)
-        if len(child.given) <= 1:
-            return True
-        now, token = running_time.now(), child.current.job.token
-        if child.unread_answer is None or child.unread_answer[0] != token:
-            child.unread_answer = (token, now)
-        elif now - child.unread_answer[1] > UNREAD_S:
-            self.reader.distrust(child, "took the tickets of jobs that it does not run")
-        return False
+        current, returned = child.current, child.recall()
+        alone = len(child.given) <= 1
+        if alone and verdict is not None:
+            current.decide(verdict)  # First, so that the others are not given to this child again.
+        self._place_again(returned, MOVE_S)
+        if not alone:
+            now, token = running_time.now(), current.job.token
+            if child.unread_answer is None or child.unread_answer[0] != token:
+                child.unread_answer = (token, now)
+            elif now - child.unread_answer[1] > UNREAD_S:
+                self.reader.distrust(child, "took the tickets of jobs that it does not run")
+        return alone
 
     def release_behind(self, child: Child) -> None:
         """Release the jobs of a child that did not begin."""
-        for one in self._take_back(child):
+        for one in child.recall():
             self.release(one.job)
 
     def cancel(self, tokens: Collection[int]) -> None:
         """Cancel jobs before they begin. The watch stops running ones."""
-        back = self.take_unplaced(lambda one: one.job.token in tokens)
+        back = self.withdraw(lambda one: one.job.token in tokens)
         for child in self.busy:
-            self.reader.hear_output(child)  # The answer of the job before it may not be read yet.
+            self.reader.read_output(child)  # The answer of the job before it may not be read yet.
             asked = [one for one in child.given if one.job.token in tokens]
             if asked and child.given and (asked[-1] is not child.current or not child.has_begun()):
-                back += self._take_back(child)
+                back += child.recall()
         for one in back:
             if one.job.token in tokens:
                 end = Ended(one.job.token, Outcome.CANCELLED, error="cancelled on request, before it began")
                 self.report.ended(one.job, end)
-        self._hand_on([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
-
-    def drop_unplaced(self, now: float, leases: Leases) -> None:
-        """Release jobs that waited too long for a child, soon if the job of every slot takes long."""
-        if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
-            for one in self.unplaced:
-                one.waits_until = min(one.waits_until, now + MOVE_S)
-        for one in self.take_unplaced(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
-            self.release(one.job)
-
-    def take_unplaced(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
-        """Take back the jobs for which this is true from those that wait for a child."""
-        taken, left = list[Assignment](), deque[Assignment]()
-        for one in self.unplaced:
-            (taken if condition(one) else left).append(one)
-        self.unplaced = left
-        return taken
-
-    def unmarked(self) -> list[Assignment]:
-        """Jobs that run and are not marked as begun in the database."""
-        return [child.current for child in self.busy if not child.current.marked and child.has_begun()]
-
-    def _take_back(self, child: Child) -> list[Assignment]:
-        back = child.take_back()
-        if back and child.retiring and not child.given:
-            child.dismiss()  # It was waiting for its last job.
-        return back
+        self._place_again([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
     def release(self, job: Claimed, why: str = "it had not begun", after_s: float | None = None) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error=why, after_s=after_s))
 
-    def _retire_surplus(self) -> None:
-        """Retire idle warm children that are more than there are slots."""
-        bound = [child for child in self.children if child.bound and child.pid]
-        idle = [child for child in bound if not child.given]
-        for child in idle[: max(0, len(bound) - self.size)]:
-            child.retiring = True
-            child.dismiss()
+    # Ends
 
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""
@@ -301,40 +272,44 @@ class Slots:
             return
         ended = child.given.popleft()
         if self.unclean.concerns(child, ended, done.changed):
-            self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
+            self._place_again(child.recall(), WAIT_FOR_CHILD_S)
         fresh = ended.facts.max_jobs == 1
         took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started, fresh=fresh)
         child.cpu_s += done.cpu_s or 0.0
-        if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
-            ended.verdict = self.deaths.by_kernel(child, child.group, ended)
+        verdict = ended.verdict
+        if done.outcome is Outcome.FAILED and verdict is None:
+            verdict = self.deaths.by_kernel(child, ended)
         if child.given:
             child.begin()
-        end, stopped = answered(child, ended, done, took_s, self.deferred, stopping=self.stopping)
-        self.report_end(ended, end, stopped=stopped)
+        end, stopped = answered(child, ended, done, verdict, took_s, self.deferred)
+        self.report_end(ended, end, verdict, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.max_jobs:
             child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
-            self._place()
+            self.place()
 
-    def report_end(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
+    def report_end(self, ended: Assignment, end: Ended, verdict: Verdict | None, *, stopped: bool) -> None:
         """Report an end. An attempt that was stopped waits until it is known why."""
-        if ended.verdict is None:
-            self.deaths.unproven.forget(ended)
-        if stopped and not self.stopping:
-            self.deferred.defer(ended.job, end, completing=ended.completing)
-            return
-        self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
+        if verdict is None:
+            self.deaths.forget(ended)
+        if stopped:
+            self.deferred.add(ended.job, end, completing=ended.completing)
+        else:
+            self.report.ended(ended.job, end, completing=ended.completing)
+
+    # The end of this worker
 
     def close(self) -> None:
-        """Take no more jobs, and give back those that still wait here. Jobs that have begun go on."""
+        """Accept no more jobs, and give back those that still wait here. Jobs that have begun go on."""
         self.closed = True
-        back = self.take_unplaced(lambda one: True)
+        back = self.withdraw(lambda one: True)
         for child in self.busy:
-            back += self._take_back(child)
+            back += child.recall()
         for one in back:
             self.release(one.job, "its worker stops")
 
-    def tell_to_stop(self) -> None:
+    def stop_jobs(self) -> None:
+        """This worker stops: give back what has not begun, and ask running jobs to end soon."""
         if self.stopping:
             return
         self.stopping = self.zygotes.closing = True
@@ -349,11 +324,10 @@ class Slots:
         served = [child for child in self.children if child.pid and child.task is not None and not child.given]
         for child in served:
             if not child.retiring:
-                child.retiring = True
-                child.dismiss()
+                child.retire()
         return bool(served)
 
     def end(self) -> list[Assignment]:
-        """Stop handing out work, and return the jobs that are left."""
+        """Place no more jobs, and return those that are left."""
         self.stopping = True
         return [assignment for child in self.children for assignment in child.given] + list(self.unplaced)

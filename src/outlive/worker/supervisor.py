@@ -222,7 +222,7 @@ class Supervisor:
         self._vitals.stopping = True
         self._systemd.stopping()
         if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
-            self._services.slots.tell_to_stop()
+            self._services.slots.stop_jobs()
             self._services.heartbeat.drain()
 
     def _drain_for_operator(self) -> None:
@@ -267,7 +267,7 @@ class Supervisor:
         slots = services.slots
         sooner = "; another Ctrl-C or SIGTERM stops it within 5 s" if slots.busy else ""
         _log.info("Worker %s stops: %s%s", self.me.id, _running(slots.busy), sooner)
-        slots.tell_to_stop()
+        slots.stop_jobs()
         services.wake.set()
         end_by, terminated = self._stop_by, False
         while time.monotonic() < end_by:

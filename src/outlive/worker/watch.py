@@ -12,14 +12,13 @@ import time
 
 from outlive.states import Outcome
 from outlive.worker import memory_limits, running_time
-from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
+from outlive.worker.children import KILL_AFTER_S, LEASE_LOST, LEAVE_S, Assignment, Child, Verdict
 from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
 
 WATCH_S = 0.05
 BEGIN_S = 2.0
 """A child that takes longer than this to begin its job is stuck."""
-GIVEN_UP = (Outcome.RELEASED, "its lease could not be renewed in time")
 
 _log = logging.getLogger("outlive.worker")
 
@@ -36,14 +35,18 @@ class Watch:
         self._slots.zygotes.fork_ahead()
         self._slots.reader.resume()
         self._slots.look_for_trouble(now)
-        self._slots.deferred.judge(ran_until)
+        self._slots.deferred.report_due(ran_until)
         self._slots.drop_unplaced(now, self._leases)
         self._enforce_idle()
         self._slots.deaths.oom_kills.forget_old(self._slots.zygotes.groups)
         self._end_finished(ran_until)
         for child in self._slots.busy:
             current = child.current
-            if self._leases.expired(current.job.token, now) and current.verdict != GIVEN_UP and not child.distrusted:
+            if (
+                self._leases.expired(current.job.token, now)
+                and current.verdict is not LEASE_LOST
+                and not child.distrusted
+            ):
                 self._kill_untrusted(child)
             elif current.verdict is not None:
                 self._kill_overdue(child, current, ran_until)
@@ -80,28 +83,18 @@ class Watch:
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
-            self._slots.zygotes.give_cgroup(child, current)
-            if (over := memory_limits.verdict(child, current)) and self._decide(child, *over):
+            memory_limits.give_cgroup(child, current, self._slots.zygotes.groups)
+            if (over := memory_limits.verdict(child, current)) and self._slots.isolate(child, over):
                 child.signal(signal.SIGKILL)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
-        """Send SIGTERM now and SIGKILL later."""
+        """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
         current = child.current
-        if not self._decide(child, outcome, error):
-            return
-        if outcome is Outcome.TIMED_OUT:
-            _log.warning("Job %s timed out", current.job.id)
-        current.term_sent = running_time.now()
-        child.signal(signal.SIGTERM)
-
-    def _decide(self, child: Child, outcome: Outcome, error: str) -> bool:
-        """Decide to end its job. False if that has just ended: a signal would hit the next one."""
-        current = child.current
-        current.verdict = (outcome, error)  # First, so that no other job is given to this child.
-        if not self._slots.isolate(child):
-            current.verdict = current.verdict if child.distrusted else None
-            return False
-        return True
+        if self._slots.isolate(child, Verdict(outcome, error)):
+            if outcome is Outcome.TIMED_OUT:
+                _log.warning("Job %s timed out", current.job.id)
+            current.term_sent = running_time.now()
+            child.signal(signal.SIGTERM)
 
     def _kill_overdue(self, child: Child, current: Assignment, now: float) -> None:
         overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
@@ -115,9 +108,9 @@ class Watch:
         The database was away, or this process stood still, so the job is given back at no cost. A job that stops its
         own supervisor is charged when it continues it (`Supervisor._obey`).
         """
-        _log.error("job %s: %s; its process is killed", child.current.job.id, GIVEN_UP[1])
+        _log.error("job %s: %s; its process is killed", child.current.job.id, LEASE_LOST.error)
         self._leases.not_kept.update(one.job.token for one in child.given)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:
-            one.verdict = GIVEN_UP
+            one.decide(LEASE_LOST)
         child.signal(signal.SIGKILL)

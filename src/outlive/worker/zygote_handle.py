@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from outlive import kernel, logs, output, ticks
@@ -22,28 +23,77 @@ from outlive.protocol import (
     Exited,
     Forked,
     FrameReader,
+    FromZygote,
     Left,
     NotForked,
     Ready,
     ToZygote,
     encode_frame,
 )
-from outlive.worker.cgroups import Group
 from outlive.worker.strays import OWN
+
+if TYPE_CHECKING:
+    from outlive.worker.parents import Parent
 
 TREE = "_OUTLIVE_TREE"
 """This variable marks every process below a worker, also after it was orphaned."""
-SIGN = "_OUTLIVE_SUPERVISOR"
+SUPERVISOR = "_OUTLIVE_SUPERVISOR"
 """This variable names the supervisor, so that the next worker on this machine can find its leftover processes."""
 
 TOKENS = ("OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
 """Jobs get random tokens in place of these: a module with tasks may also make the dashboard that a web app mounts."""
 
 Report = Forked | NotForked | Exited | Left | None
+"""What a zygote or a parent reports. None: it is dead."""
 
 MAX_LINE_BYTES = 65536
 END_S = 2.0
 """How long a zygote that was told to end may take to kill its tree."""
+
+
+class Control:
+    """The supervisor's end of the control socket of a zygote or a parent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket, self._frames = sock, FrameReader(FROM_ZYGOTE)
+        self._handle: Callable[[Report], None]
+
+    def ask(self, request: ToZygote, descriptors: list[int]) -> None:
+        """Ask for a process. The answer is Forked or NotForked."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._socket, [encode_frame(request)], descriptors)
+
+    async def receive(self) -> list[FromZygote] | None:
+        """The next reports, before `listen`; None if the process is dead."""
+        data = await asyncio.get_running_loop().sock_recv(self._socket, 262144)
+        return self._frames.feed(data) if data else None
+
+    def listen(self, handle: Callable[[Report], None]) -> None:
+        """Handle each report from now on, and None at the death of the process."""
+        self._handle = handle
+        asyncio.get_running_loop().add_reader(self._socket, self.read)
+
+    def read(self) -> None:
+        try:
+            data = self._socket.recv(262144)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._handle(None)
+            return
+        for message in self._frames.feed(data):
+            if not isinstance(message, Ready | Broken):
+                self._handle(message)
+
+    def close(self) -> None:
+        """The process at the other end kills all that is below it, and exits."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
 
 
 class Output:
@@ -66,85 +116,42 @@ class Output:
         for line in lines:
             logs.relay(output.as_text(line.decode(errors="replace")))
         if not data:
-            self._forget()
+            self._close()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Relay what has been printed so far, and stop reading."""
         if not self._pipe.closed:
             self._read()
         if not self._pipe.closed:
-            self._forget()
+            self._close()
 
-    def _forget(self) -> None:
+    def _close(self) -> None:
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self._pipe)
         self._pipe.close()
 
 
-def listen(control: socket.socket, handle: Callable[[Report], None]) -> Callable[[], None]:
-    """Handle each report of a zygote or parent, and None at its death. Returns a function that reads at once."""
-    frames = FrameReader(FROM_ZYGOTE)
-
-    def read() -> None:
-        try:
-            data = control.recv(262144)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(control)
-            handle(None)
-            return
-        for message in frames.feed(data):
-            if isinstance(message, Forked | NotForked | Exited | Left):
-                handle(message)
-
-    asyncio.get_running_loop().add_reader(control, read)
-    return read
-
-
-def ask(control: socket.socket, request: ToZygote, descriptors: list[int]) -> None:
-    """Ask a zygote or parent to fork. It answers Forked or NotForked."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        socket.send_fds(control, [encode_frame(request)], descriptors)
-
-
-def close(control: socket.socket) -> None:
-    with contextlib.suppress(RuntimeError, ValueError):
-        asyncio.get_running_loop().remove_reader(control)
-    control.close()
-
-
 class ZygoteHandle:
-    def __init__(
-        self,
-        target: str,
-        worker: UUID,
-        group: Group | None = None,
-        hidden: Collection[str] = (),
-        log_level: str = "info",
-    ) -> None:
-        self.target, self.worker, self.group, self.log_level = target, worker, group, log_level
-        self.hidden = {OWN, *hidden}
+    def __init__(self, target: str, worker: UUID, hidden: Collection[str] = (), log_level: str = "info") -> None:
+        """Exec the zygote, with no descriptor of the supervisor but its control socket."""
+        self.target, self.hidden = target, {OWN, *hidden}
+        self.parents: dict[int, Parent] = {}
         self.facts: Ready | None = None
+        """What the app declares, from its import to the end of the zygote."""
         self.memory_bytes = 0
         """Its peak when it had imported the app: its children share that memory."""
         self.hung_up_at: float | None = None
-
-    def start(self) -> None:
-        """Exec the zygote, with no descriptor of the supervisor but its control socket."""
-        ours, theirs = socket.socketpair()
         environ = {name: value for name, value in os.environ.items() if name not in self.hidden}
         environ |= {name: secrets.token_hex() for name in TOKENS}
-        environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
+        environ |= {TREE: str(worker), SUPERVISOR: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
+        ours, theirs = socket.socketpair()
         read, write = os.pipe2(os.O_CLOEXEC)
         printed = io.FileIO(read)
         with theirs, io.FileIO(write, "w") as printing:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), self.target, self.log_level],
+                [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), target, log_level],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=printing,
@@ -152,22 +159,15 @@ class ZygoteHandle:
                 env=environ,
                 start_new_session=True,
             )
-        if self.group is not None:
-            self.group.add(self.process.pid)
-        ours.setblocking(False)
-        self.control = ours
-        self._output = Output(printed)
+        self.control, self._output = Control(ours), Output(printed)
 
     async def ready(self) -> Ready:
         """Wait until the app is imported, and return what it declares.
 
         AppNotFound: it can't be imported. ConfigError: one of its schedules makes no sense.
         """
-        loop = asyncio.get_running_loop()
-        frames = FrameReader(FROM_ZYGOTE)
-        while True:
-            data = await loop.sock_recv(self.control, 262144)
-            for message in frames.feed(data):
+        while (messages := await self.control.receive()) is not None:
+            for message in messages:
                 if isinstance(message, Ready):
                     for schedule in message.schedules:
                         ticks.timetable(schedule)
@@ -176,8 +176,7 @@ class ZygoteHandle:
                     return message
                 if isinstance(message, Broken):
                     raise AppNotFound(message.reason + self._hint(message.reason), message.traceback)
-            if not data:
-                raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
+        raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
 
     def _hint(self, reason: str) -> str:
         """What to do if the module expects a variable that the worker hides from it."""
@@ -195,9 +194,9 @@ class ZygoteHandle:
         return "closed its connection to the worker"
 
     def hang_up(self) -> None:
-        """Close its control socket: it kills its tree and exits, which takes a moment."""
-        close(self.control)
-        self._output.close()
+        """Tell it to end. It kills its tree first, which takes a moment."""
+        self.control.close()
+        self._output.end()
         self.facts = None
         self.hung_up_at = time.monotonic()
 
