@@ -176,7 +176,7 @@ def reaped(pid: int) -> bool:
 
 
 def born_at(path: str) -> float | None:
-    """When a file was made; None where the kernel does not say."""
+    """When a file was made; None where the kernel does not record it."""
     answer = ctypes.create_string_buffer(_STATX_BYTES)
     if _statx is None or _statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
         return None

@@ -108,7 +108,7 @@ class Deaths:
             return verdict
         if (times := self._count(one)) >= MAX_UNPROVEN:
             return Verdict(blame, f"{verdict.error}, as at its last {times - 1} attempts")
-        if blame is Outcome.OUT_OF_MEMORY:  # There may be enough of it later.
+        if blame is Outcome.OUT_OF_MEMORY:  # There may be enough memory later.
             return verdict._replace(again_s=min(LONGEST_PAUSE_S, 2.0**times))
         return verdict
 

@@ -69,7 +69,7 @@ def answered(
 
 
 def _late_s(done: Done) -> float:
-    """How long ago the attempt ended, as its child says, if that can be."""
+    """How long ago the attempt ended, by its child's clock, if that can be."""
     late_s = 0.0 if done.ended_at is None else time.time() - done.ended_at
     return late_s if 0 < late_s < MOST_LATE_S else 0.0
 

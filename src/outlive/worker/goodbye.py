@@ -1,4 +1,4 @@
-"""Goodbye: the last words of a worker that stops. It writes every end, and gives back the jobs that it still has."""
+"""The last statements of a worker that stops: it writes every end, and gives back the jobs that it still has."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def say_goodbye(
     await sources.write(session)
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
     for end in outbox.slow.pending.values():
-        with contextlib.suppress(psycopg.Error):  # Nothing of it is written, and the job runs again.
+        with contextlib.suppress(psycopg.Error):  # Nothing is written, and the job runs again.
             if (failure := await write_end(session, worker, end, outbox.leases)) is not None:
                 ends.append(failure)
     known = {end.token for end in ends}

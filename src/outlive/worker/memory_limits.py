@@ -43,7 +43,7 @@ def verdict(child: Child, current: Assignment) -> Verdict | None:
             return None
         current.peak_bytes = max(current.peak_bytes, kernel.peak_bytes(child.pid))
     if child.group is not None and (killed := oom.in_group(child, child.group, current)):
-        return killed if kernel.peak_bytes(child.pid) else None  # If the child is dead, its exit tells its peak.
+        return killed if kernel.peak_bytes(child.pid) else None  # The exit of a dead child has its peak.
     if current.memory_bytes is None:
         _sample(child, current)
         return None
@@ -51,7 +51,7 @@ def verdict(child: Child, current: Assignment) -> Verdict | None:
 
 
 def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
-    """The peak of a dead child, as the kernel told its parent.
+    """The peak of a dead child, as the kernel reported it to its parent.
 
     For a child that went on in a new interpreter, the kernel also counts what it had before: a copy of the parent, in
     which it may use pages that only the zygote has used. Then only what was measured while it lived counts.

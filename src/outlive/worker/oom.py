@@ -54,7 +54,7 @@ def _own_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
 def _by_share(
     child: Child, current: Assignment, words: str, reported_bytes: int, blame: Outcome = Outcome.OUT_OF_MEMORY
 ) -> Verdict:
-    """Whether the job had more memory than all others together, which the kernel's choice does not say."""
+    """Blame the job only if it had more memory than all others together: the kernel may choose another victim."""
     own_bytes = _own_bytes(child, current, reported_bytes)
     all_bytes = cgroups.memory_bytes()
     share = f"the job had {own_bytes:,} of {all_bytes:,} bytes"

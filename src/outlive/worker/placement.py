@@ -20,7 +20,7 @@ class Pace:
         self._average_s: dict[str, float] = {}
 
     def note(self, task: str, took_s: float, elapsed_s: float, *, fresh: bool = False) -> float:
-        """How long a job took: what its child says, unless that makes no sense, or plainly more time has passed.
+        """How long a job took: as its child measured it, unless that makes no sense, or plainly more time has passed.
 
         A job of a fresh task has its slot for all the time that has passed, with its process.
         """

@@ -16,8 +16,8 @@ import signal
 import struct
 from collections.abc import Callable
 
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)
-"""SIGCONT tells which process has stopped this one, most likely: SIGSTOP itself can't be caught."""
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)
+"""The sender of SIGCONT most likely also sent SIGSTOP, which can't be caught."""
 _SIGNALFD_SIGINFO = struct.Struct("=IiiI112x")
 """Number, errno, code and sender."""
 _SIGSET_BYTES = 128
@@ -30,9 +30,9 @@ _log = logging.getLogger("outlive.worker")
 class Signals:
     def __init__(self) -> None:
         """Block the signals, in this thread and in those that it starts from now on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         libc, wanted = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(_SIGSET_BYTES)
-        for number in HEARD:
+        for number in HANDLED:
             libc.sigaddset(wanted, ctypes.c_int(number))
         self._descriptor = libc.signalfd(-1, wanted, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -45,7 +45,7 @@ class Signals:
         """
         loop = asyncio.get_running_loop()
         loop.add_reader(self._descriptor, self._read, obey)
-        for number in HEARD:
+        for number in HANDLED:
             if number is not signal.SIGCONT:
                 loop.add_signal_handler(number, obey, number, 0)
 
@@ -53,8 +53,10 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             while True:
                 number, _, code, sender = _SIGNALFD_SIGINFO.unpack(os.read(self._descriptor, _SIGNALFD_SIGINFO.size))
-                heard = signal.Signals(number)
+                received = signal.Signals(number)
                 if code in (_FROM_KILL, _FROM_TGKILL, _FROM_KERNEL):
-                    obey(heard, sender)
+                    obey(received, sender)
                 else:
-                    _log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", heard.name)
+                    _log.warning(
+                        "%s is ignored: it was not sent with kill, so its sender can't be known", received.name
+                    )

@@ -1,4 +1,4 @@
-"""What systemd is told: that this process is ready, alive and stopping, and what it does.
+"""Notifications for systemd: this process is ready, alive or stopping, and what it does.
 
 The protocol is that of sd_notify(3): lines in a datagram to the socket in NOTIFY_SOCKET. Without that variable, nothing
 is sent.
@@ -14,7 +14,7 @@ import socket
 from outlive.worker.vitals import Vitals
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""Jobs don't have these in their environment: they could speak for their worker."""
+"""Jobs don't have these in their environment: they could send notifications in the name of their worker."""
 EVERY_S = 10.0
 
 
@@ -27,19 +27,18 @@ class Systemd:
         self._every_s = min(EVERY_S, within_s / 2) if within_s else EVERY_S
 
     def ready(self) -> None:
-        self._tell("READY=1", f"STATUS={self._vitals.status()}")
+        self._send("READY=1", f"STATUS={self._vitals.status()}")
 
     def stopping(self) -> None:
-        self._tell("STOPPING=1", f"STATUS={self._vitals.status()}")
+        self._send("STOPPING=1", f"STATUS={self._vitals.status()}")
 
     async def run_once(self) -> None:
-        """Say that this process is alive, at least twice as often as systemd wants to hear it. If it does not, systemd
-        kills it."""
+        """Notify that this process is alive, twice as often as systemd requires. Without that, systemd kills it."""
         trouble = self._vitals.dead()
-        self._tell(*(["WATCHDOG=1"] if trouble is None else []), f"STATUS={trouble or self._vitals.status()}")
+        self._send(*(["WATCHDOG=1"] if trouble is None else []), f"STATUS={trouble or self._vitals.status()}")
         await asyncio.sleep(self._every_s)
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if not self._socket:
             return
         address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
