@@ -12,7 +12,7 @@ from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
 from outlive.worker import job_calls
 from outlive.worker.children import Child
 from outlive.worker.job_calls import JobCalls
-from outlive.worker.parents import Parent
+from outlive.worker.zygote_handle import Parent
 from tests.driving.making import Connect, Queue, request
 
 LOCKED = "theirs"

@@ -30,12 +30,10 @@ from outlive.states import Outcome
 from outlive.worker import running_time, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
-from outlive.worker.memory import Survey
-from outlive.worker.memory_series import MemorySeries
+from outlive.worker.memory import MemorySeries, Survey
 
 if TYPE_CHECKING:
-    from outlive.worker.parents import Parent
-    from outlive.worker.zygote_handle import ZygoteHandle
+    from outlive.worker.zygote_handle import Parent, ZygoteHandle
 
 STACK_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0

@@ -20,7 +20,7 @@ from outlive.states import Outcome
 from outlive.worker.children import LEASE_LOST, Assignment, Child, Verdict
 from outlive.worker.deferred_ends import looks_stopped
 from outlive.worker.ends import LOG_AGAIN_S, last_line, unanswered
-from outlive.worker.oom import Kills, in_group
+from outlive.worker.memory_limits import Kills, in_group
 
 if TYPE_CHECKING:
     from outlive.worker.slots import Slots

@@ -1,7 +1,8 @@
-"""How much memory a job's processes have, read from /proc: anonymous, shared, and in files that live in memory.
+"""How much memory a job's processes have, and how that changes.
 
-Some memory is not visible there: pages of a memfd whose descriptor is closed, files left in /dev/shm, page cache,
-kernel memory. A cgroup counts these too.
+It is read from /proc: anonymous and shared memory, and files that live in memory. Some memory is not visible
+there: pages of a memfd whose descriptor is closed, files left in /dev/shm, page cache, kernel memory. A cgroup counts
+these too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+import msgspec
+
 from outlive import kernel
+from outlive.model import MemoryCourse
+from outlive.states import Outcome
 
 PROCESSES = 64
 """How many processes are read at once: each takes some 50 µs."""
@@ -36,6 +41,10 @@ FRESH_S = 0.5
 """What a thread has read is of no use after this time."""
 CLOCK_TICK_S = 0.01
 """The kernel stamps files with a clock of this resolution."""
+MOST_POINTS = 60
+"""How many points a series has at most."""
+LONG_S = 5.0
+"""The series of attempts that succeed sooner is not kept."""
 
 _RESIDENT = re.compile(rb"^RssAnon:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.DOTALL | re.MULTILINE)
 _PROPORTIONAL = re.compile(rb"^Pss_Anon:\s+(\d+) kB$.*^Pss_Shmem:\s+(\d+) kB$", re.DOTALL | re.MULTILINE)
@@ -270,3 +279,45 @@ class Survey:
 def _ends(steps: Iterator[None], most: int) -> bool:
     """Take at most this many steps. True if fewer were left."""
     return sum(1 for _ in islice(steps, most)) < most
+
+
+class MemorySeries:
+    """The most that was measured in each step of time. When it is full, its steps become twice as long."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s, self._ends_s = step_s, 0.0
+        self._times_s: list[float] = []
+        self._used_bytes: list[int] = []
+
+    def wants(self, at_s: float) -> bool:
+        """Whether a new step begins."""
+        return at_s >= self._ends_s
+
+    def note(self, at_s: float, used_bytes: int) -> None:
+        if not self.wants(at_s):
+            self._used_bytes[-1] = max(self._used_bytes[-1], used_bytes)
+            return
+        if len(self._times_s) == MOST_POINTS:
+            self._times_s = self._times_s[::2]
+            self._used_bytes = [*map(max, self._used_bytes[::2], self._used_bytes[1::2])]
+            self._step_s *= 2
+        self._times_s.append(at_s)
+        self._used_bytes.append(used_bytes)
+        self._ends_s = at_s + self._step_s
+
+    def most_bytes(self) -> int:
+        return max(self._used_bytes, default=0)
+
+    def course(self, limit_bytes: int | None) -> MemoryCourse | None:
+        """What was measured so far; None if there is nothing to see in it."""
+        if len(self._times_s) < 2:
+            return None
+        times_s = [round(at_s, 2) for at_s in self._times_s]
+        return MemoryCourse(limit_bytes, times_s, [max(0, used) for used in self._used_bytes])
+
+    def kept(self, outcome: Outcome, took_s: float, limit_bytes: int | None) -> bytes | None:
+        """What is stored with an attempt that ended so."""
+        if outcome is Outcome.SUCCEEDED and took_s < LONG_S:
+            return None
+        course = self.course(limit_bytes)
+        return None if course is None else msgspec.json.encode(course)

@@ -53,10 +53,8 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             while True:
                 number, _, code, sender = _SIGNALFD_SIGINFO.unpack(os.read(self._descriptor, _SIGNALFD_SIGINFO.size))
-                received = signal.Signals(number)
+                sent = signal.Signals(number)
                 if code in (_FROM_KILL, _FROM_TGKILL, _FROM_KERNEL):
-                    obey(received, sender)
+                    obey(sent, sender)
                 else:
-                    _log.warning(
-                        "%s is ignored: it was not sent with kill, so its sender can't be known", received.name
-                    )
+                    _log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", sent.name)

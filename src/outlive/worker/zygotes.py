@@ -22,9 +22,8 @@ from outlive.protocol import Exited, Forked, Left, NotForked, Ready
 from outlive.worker import cgroups
 from outlive.worker.children import Child
 from outlive.worker.ends import last_line
-from outlive.worker.parents import Parent
 from outlive.worker.strays import Strays, warn_of_unkillable
-from outlive.worker.zygote_handle import SUPERVISOR, Report, ZygoteHandle
+from outlive.worker.zygote_handle import SUPERVISOR, Parent, Report, ZygoteHandle
 
 if TYPE_CHECKING:
     from outlive.worker.slots import Slots
