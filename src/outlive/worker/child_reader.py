@@ -13,22 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
-from outlive.protocol import (
-    MAX_CHECKPOINT_BYTES,
-    MAX_ERROR_CHARS,
-    MAX_PROGRESS_CHARS,
-    MAX_SPANS_BYTES,
-    MAX_STACK_CHARS,
-    Call,
-    Completing,
-    Done,
-    FromChild,
-    GarbledFrame,
-    Imported,
-    Progress,
-    Secret,
-    Spans,
-)
+from outlive import protocol
 from outlive.states import Outcome
 from outlive.worker import running_time
 from outlive.worker.children import Child, Verdict
@@ -57,21 +42,20 @@ _log = logging.getLogger("outlive.worker")
 class ChildReports(Protocol):
     """What children report."""
 
-    def called(self, child: Child, call: Call) -> None: ...
+    def called(self, child: Child, call: protocol.Call) -> None: ...
     def secret_of(self, token: int) -> str: ...
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: protocol.Progress) -> None: ...
     def traced(self, spans: bytes) -> None: ...
     def pending_bytes(self) -> int: ...
 
 
 class ChildReader:
-    def __init__(self, reports: ChildReports, done: Callable[[Child, Done], None]) -> None:
+    def __init__(self, reports: ChildReports, done: Callable[[Child, protocol.Done], None]) -> None:
         self._reports, self._done = reports, done
         self._reading: Child | None = None
         """The child whose large frame is being read."""
         self._waiting: deque[Child] = deque()
         """Children that have begun a large frame, and wait for their turn."""
-        self._paused: set[Child] = set()
         self._answers: Counter[str | None] = Counter()
         """How many of the last frames of each task were answers of jobs, without another one in between."""
 
@@ -89,13 +73,13 @@ class ChildReader:
             child.hung_up = True
             self._stop_reading(child)
             return False
-        garbled: GarbledFrame | None = None
+        garbled: protocol.GarbledFrame | None = None
         try:
             messages = child.frames.feed(data)
-        except GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
+        except protocol.GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
             messages, garbled = error.before, error
         for message in messages:
-            if type(message) is Done:
+            if type(message) is protocol.Done:
                 self._answers[child.task] += 1
                 self._end(child, message)
             else:
@@ -111,42 +95,32 @@ class ChildReader:
         if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
             self._take_turns(child)
         elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
-            self._pause(child)
+            self._stop_reading(child)
+            asyncio.get_running_loop().call_later(PAUSE_S, self._listen, child)
         return True
 
-    def _handle(self, child: Child, message: FromChild) -> None:
+    def _handle(self, child: Child, message: protocol.FromChild) -> None:
         match message:
-            case Call():
+            case protocol.Call():
                 if self._may_ask(child):
                     child.asking += 1
                     self._reports.called(child, message)
-            case Progress():
+            case protocol.Progress():
                 self._progress(child, message)
-            case Completing(token):
+            case protocol.Completing(token):
                 if child.runs(token) and self._may_ask(child):
                     child.current.completing = True
                     child.unread += 1
-                    child.send(Secret(token, self._reports.secret_of(token)))
-            case Spans(spans):
-                if len(spans) <= MAX_SPANS_BYTES:
+                    child.send(protocol.Secret(token, self._reports.secret_of(token)))
+            case protocol.Spans(spans):
+                if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._reports.traced(spans)
-            case Imported(token):
+            case protocol.Imported(token):
                 if child.runs(token):
                     child.current.imported = True
 
-    def _pause(self, child: Child) -> None:
-        if not self._paused:
-            asyncio.get_running_loop().call_later(PAUSE_S, self._go_on)
-        self._paused.add(child)
-        self._stop_reading(child)
-
-    def _go_on(self) -> None:
-        paused, self._paused = self._paused, set()
-        for child in paused.difference(self._waiting):
-            self._listen(child)
-
     def _listen(self, child: Child) -> None:
-        if not child.hung_up:
+        if not (child.hung_up or child.exited or child.distrusted or child in self._waiting):
             asyncio.get_running_loop().add_reader(child.socket.fileno(), self.read, child)
 
     def _stop_reading(self, child: Child) -> None:
@@ -176,10 +150,10 @@ class ChildReader:
         child.signal(signal.SIGKILL)
         self.forget(child)
 
-    def _end(self, child: Child, done: Done) -> None:
+    def _end(self, child: Child, done: protocol.Done) -> None:
         if not child.runs(done.token):
             self.distrust(child, "answers for a job that it does not run")
-        elif len(done.error or "") > MAX_ERROR_CHARS or len(done.stack or "") > MAX_STACK_CHARS:
+        elif len(done.error or "") > protocol.MAX_ERROR_CHARS or len(done.stack or "") > protocol.MAX_STACK_CHARS:
             self.distrust(child, "sends an error over the limit")
         else:
             self._done(child, done)
@@ -189,26 +163,25 @@ class ChildReader:
             self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
         return not child.distrusted
 
-    def _progress(self, child: Child, progress: Progress) -> None:
+    def _progress(self, child: Child, progress: protocol.Progress) -> None:
         """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""
-        if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_PROGRESS_CHARS:
+        checkpoint, message = progress.checkpoint or b"", progress.message or ""
+        if len(checkpoint) > protocol.MAX_CHECKPOINT_BYTES or len(message) > protocol.MAX_PROGRESS_CHARS:
             self.distrust(child, "sends progress over the limit")
         elif child.runs(progress.token):
             child.current.moved = running_time.now()
             self._reports.progressed(progress)
 
-    # Large frames, one at a time
-
     def _take_turns(self, child: Child) -> None:
-        """Read on, or let this child keep its large frame until those of others are written."""
+        """Read one large frame at a time: this child's goes on, or waits until those of others are written."""
         if child is self._reading:
-            if child.frames.unfinished_bytes <= LARGE_BYTES:
-                self._reading = None
-                self.resume()
+            if child.frames.unfinished_bytes > LARGE_BYTES:
+                return
+            self._reading = None
         elif child not in self._waiting:
             self._waiting.append(child)
             self._stop_reading(child)
-            self.resume()
+        self.resume()
 
     def resume(self) -> None:
         """Read the next large frame, if it fits beside the data that is not written yet."""
@@ -222,7 +195,6 @@ class ChildReader:
 
     def forget(self, child: Child) -> None:
         """The child is gone: read the next one."""
-        self._paused.discard(child)
         if child in self._waiting:
             self._waiting.remove(child)
         if child is self._reading:

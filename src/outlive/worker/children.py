@@ -9,23 +9,14 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from outlive import kernel
+from outlive import kernel, protocol
 from outlive.model import Claimed, MemoryCourse
-from outlive.protocol import (
-    FROM_CHILD,
-    MAX_CHILD_FRAME_BYTES,
-    Frame,
-    FrameReader,
-    FromChild,
-    Reply,
-    Run,
-    TaskFacts,
-    encode_frame,
-)
+from outlive.protocol import Reply, Run, TaskFacts, encode_frame
 from outlive.states import Outcome
 from outlive.worker import running_time, tickets
 from outlive.worker.cgroups import Group
@@ -111,6 +102,9 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
         return None if self.series is None else self.series.course(self.memory_bytes)
 
 
+_frames = partial(protocol.FrameReader, protocol.FROM_CHILD, protocol.MAX_CHILD_FRAME_BYTES)
+
+
 @dataclass(slots=True, eq=False)
 class Child:
     number: int
@@ -124,7 +118,7 @@ class Child:
     task: str | None = None
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
-    frames: FrameReader[FromChild] = field(default_factory=lambda: FrameReader(FROM_CHILD, MAX_CHILD_FRAME_BYTES))
+    frames: protocol.FrameReader[protocol.FromChild] = field(default_factory=_frames)
     output: JobOutput = field(default_factory=JobOutput)
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
@@ -195,15 +189,13 @@ class Child:
         if idle:
             self.begin()
         self.task = assignments[0].job.task
-        frames = []
-        for assignment in assignments:
-            job = assignment.job
+        for one in assignments:
+            job = one.job
             self.served += 1
-            last = self.served >= assignment.facts.max_jobs
-            limits = (last, max_result_bytes, assignment.checkpoint, job.source, assignment.trace)
-            frames.append(encode_frame(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits)))
+            last = self.served >= one.facts.max_jobs
+            limits = (last, max_result_bytes, one.checkpoint, job.source, one.trace)
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
         self.retiring = self.retiring or last
-        self.unsent += b"".join(frames)
         self.flush()
         return True
 
@@ -254,7 +246,7 @@ class Child:
         limit_bytes = assignment.memory_bytes
         group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
 
-    def send(self, message: Frame) -> None:
+    def send(self, message: protocol.Frame) -> None:
         self.unsent += encode_frame(message)
 
     def answer(self, reply: Reply) -> None:

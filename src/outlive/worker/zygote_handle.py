@@ -19,23 +19,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from outlive import kernel, logs, output, ticks
+from outlive import kernel, logs, output, protocol, ticks
 from outlive.errors import AppNotFound
-from outlive.protocol import (
-    FROM_ZYGOTE,
-    Broken,
-    Exited,
-    Fork,
-    Forked,
-    ForkParent,
-    FrameReader,
-    FromZygote,
-    Left,
-    NotForked,
-    Ready,
-    ToZygote,
-    encode_frame,
-)
 from outlive.worker import tickets
 from outlive.worker.children import Child
 from outlive.worker.strays import OWN
@@ -48,7 +33,7 @@ SUPERVISOR = "_OUTLIVE_SUPERVISOR"
 TOKENS = ("OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
 """Jobs get random tokens in place of these: a module with tasks may also make the dashboard that a web app mounts."""
 
-Report = Forked | NotForked | Exited | Left | None
+Report = protocol.Forked | protocol.NotForked | protocol.Exited | protocol.Left | None
 """What a zygote or a parent reports. None: it is dead."""
 
 MAX_LINE_BYTES = 65536
@@ -61,15 +46,15 @@ class Control:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        self._socket, self._frames = sock, FrameReader(FROM_ZYGOTE)
+        self._socket, self._frames = sock, protocol.FrameReader(protocol.FROM_ZYGOTE)
         self._handle: Callable[[Report], None]
 
-    def ask(self, request: ToZygote, descriptors: list[int]) -> None:
+    def ask(self, request: protocol.ToZygote, descriptors: list[int]) -> None:
         """Ask for a process. The answer is Forked or NotForked."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._socket, [encode_frame(request)], descriptors)
+            socket.send_fds(self._socket, [protocol.encode_frame(request)], descriptors)
 
-    async def receive(self) -> list[FromZygote] | None:
+    async def receive(self) -> list[protocol.FromZygote] | None:
         """The next reports, before `listen`; None if the process is dead."""
         data = await asyncio.get_running_loop().sock_recv(self._socket, 262144)
         return self._frames.feed(data) if data else None
@@ -91,7 +76,7 @@ class Control:
             self._handle(None)
             return
         for message in self._frames.feed(data):
-            if not isinstance(message, Ready | Broken):
+            if not isinstance(message, protocol.Ready | protocol.Broken):
                 self._handle(message)
 
     def close(self) -> None:
@@ -101,47 +86,12 @@ class Control:
         self._socket.close()
 
 
-class Output:
-    """What a zygote prints, such as the app's own lines during the import.
-
-    The supervisor's log writer relays them: a zygote that wrote to stderr itself would block while stderr is not read.
-    """
-
-    def __init__(self, pipe: io.FileIO) -> None:
-        self._pipe, self._rest = pipe, b""
-        os.set_blocking(pipe.fileno(), False)
-        asyncio.get_running_loop().add_reader(pipe, self._read)
-
-    def _read(self) -> None:
-        if (data := self._pipe.read(65536)) is None:
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._rest and (not data or len(self._rest) > MAX_LINE_BYTES):
-            lines, self._rest = [*lines, self._rest], b""
-        for line in lines:
-            logs.relay(output.as_text(line.decode(errors="replace")))
-        if not data:
-            self._close()
-
-    def end(self) -> None:
-        """Relay what has been printed so far, and stop reading."""
-        if not self._pipe.closed:
-            self._read()
-        if not self._pipe.closed:
-            self._close()
-
-    def _close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop().remove_reader(self._pipe)
-        self._pipe.close()
-
-
 class ZygoteHandle:
     def __init__(self, target: str, worker: UUID, hidden: Collection[str] = (), log_level: str = "info") -> None:
         """Exec the zygote, with no descriptor of the supervisor but its control socket."""
         self.target, self.hidden = target, {OWN, *hidden}
         self.parents: dict[int, Parent] = {}
-        self.facts: Ready | None = None
+        self.facts: protocol.Ready | None = None
         """What the app declares, from its import to the end of the zygote."""
         self.memory_bytes = 0
         """Its peak when it had imported the app: its children share that memory."""
@@ -164,22 +114,24 @@ class ZygoteHandle:
                 env=environ,
                 start_new_session=True,
             )
-        self.control, self._output = Control(ours), Output(printed)
+        self.control, self._printed, self._rest = Control(ours), printed, b""
+        os.set_blocking(read, False)
+        asyncio.get_running_loop().add_reader(printed, self._relay)
 
-    async def ready(self) -> Ready:
+    async def ready(self) -> protocol.Ready:
         """Wait until the app is imported, and return what it declares.
 
         AppNotFound: it can't be imported. ConfigError: one of its schedules makes no sense.
         """
         while (messages := await self.control.receive()) is not None:
             for message in messages:
-                if isinstance(message, Ready):
+                if isinstance(message, protocol.Ready):
                     for schedule in message.schedules:
                         ticks.timetable(schedule)
                     self.facts = message
                     self.memory_bytes = kernel.peak_bytes(self.process.pid)
                     return message
-                if isinstance(message, Broken):
+                if isinstance(message, protocol.Broken):
                     raise AppNotFound(message.reason + self._hint(message.reason), message.traceback)
         raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
 
@@ -198,10 +150,28 @@ class ZygoteHandle:
             await asyncio.sleep(0.02)
         return "closed its connection to the worker"
 
+    def _relay(self, *, last: bool = False) -> None:
+        """Log what it prints, such as the app's own lines during the import.
+
+        A zygote that wrote to stderr itself would block while stderr is not read.
+        """
+        data = self._printed.read(65536)
+        last = last or data == b""
+        *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
+        if self._rest and (last or len(self._rest) > MAX_LINE_BYTES):
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            logs.relay(output.as_text(line.decode(errors="replace")))
+        if last:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._printed)
+            self._printed.close()
+
     def hang_up(self) -> None:
         """Tell it to end. It kills its tree first, which takes a moment."""
         self.control.close()
-        self._output.end()
+        if not self._printed.closed:
+            self._relay(last=True)
         self.facts = None
         self.hung_up_at = time.monotonic()
 
@@ -232,7 +202,7 @@ class Parent:
             ours, theirs = socket.socketpair()
             kept.callback(ours.close)
             with theirs:
-                zygote.control.ask(ForkParent(number), [theirs.fileno()])
+                zygote.control.ask(protocol.ForkParent(number), [theirs.fileno()])
             kept.pop_all()
         parent = zygote.parents[number] = cls(number, zygote, Control(ours))
         return parent
@@ -260,7 +230,7 @@ class Parent:
             queue, queued = tickets.make()
             kept.callback(os.close, queue)
             passed.callback(os.close, queued)
-            self.control.ask(Fork(number), [theirs.fileno(), write, stack, queued])
+            self.control.ask(protocol.Fork(number), [theirs.fileno(), write, stack, queued])
             kept.pop_all()
         ours.setblocking(False)
         os.set_blocking(read, False)
