@@ -7,7 +7,7 @@ import pytest
 
 from outlive.states import State
 from outlive.worker.alerts import Alerts
-from outlive.worker.signals import HEARD
+from outlive.worker.signals import HANDLED
 from tests import faults
 from tests.driving.jobs import attempts
 from tests.waiting import eventually
@@ -39,7 +39,7 @@ def test_a_process_that_a_worker_starts_has_no_signal_blocked(start, tmp_path):
         alerts.send(f"grep SigBlk /proc/self/status > {path}", "test", {})
         await alerts.finish(30)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         asyncio.run(alert())
     finally:
