@@ -7,7 +7,8 @@ job, whatever that process does to its environment and its parents.
                                                             /<slot>      one child whose job has a limit
                                                             /supervisor  version 2 only: see `Groups._make_room`
 
-Where the kernel lets it make none, the watch measures memory alone.
+Version 2 of cgroups and the memory controller of version 1 have different names for some files. Where neither can be
+written there are no groups, and the watch measures memory alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from uuid import UUID
 
 from outlive import kernel
@@ -35,22 +35,6 @@ SWEPT_S = 0.1
 """The same for the processes that a dead worker left, at the start of another one."""
 
 _log = logging.getLogger("outlive.worker")
-
-
-class Files(NamedTuple):
-    """The names that one version has for the same thing."""
-
-    limit: str
-    unlimited: str
-    used: str
-    peak: str
-    kills: str
-
-
-FILES = {
-    1: Files("memory.limit_in_bytes", "-1", "memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
-    2: Files("memory.max", "max", "memory.current", "memory.peak", "memory.events"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +62,16 @@ class Group:
         return [int(word) for word in self.words("cgroup.procs")]
 
     def limit(self, most_bytes: int | None) -> None:
-        files = FILES[self.version]
-        self.write(files.limit, files.unlimited if most_bytes is None else most_bytes)
+        file, unlimited = ("memory.max", "max") if self.version == 2 else ("memory.limit_in_bytes", "-1")
+        self.write(file, unlimited if most_bytes is None else most_bytes)
 
     def used_bytes(self) -> int:
         """All memory that is charged to it, page cache included."""
-        return self._number(FILES[self.version].used)
+        return self._number("memory.current" if self.version == 2 else "memory.usage_in_bytes")
 
     def peak_bytes(self) -> int:
         """The most memory that was charged to it."""
-        return self._number(FILES[self.version].peak)
+        return self._number("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
 
     def forget_peak(self) -> None:
         """Reset the peak. In version 2 that works only for the descriptor that asks, so nothing happens there."""
@@ -96,7 +80,7 @@ class Group:
 
     def kills(self) -> int:
         """How many of its processes the kernel has killed for lack of memory."""
-        return self.count(FILES[self.version].kills, b"oom_kill")
+        return self.count("memory.events" if self.version == 2 else "memory.oom_control", b"oom_kill")
 
     def was_full(self, used_bytes: int, limit_bytes: int) -> bool:
         """Whether the kernel has found no room below its own limit. A kill may also be for lack of memory outside.
