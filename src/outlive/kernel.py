@@ -144,7 +144,6 @@ def read(path: str) -> bytes:
 
 
 def unread_bytes(descriptor: int) -> int:
-    """How much is in a pipe."""
     number = bytearray(4)  # Python first asks for a buffer that can be written to: with `bytes`, it makes an exception.
     ioctl(descriptor, FIONREAD, number)
     return int.from_bytes(number, byteorder)

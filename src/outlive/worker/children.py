@@ -148,7 +148,6 @@ class Child:
 
     @property
     def survey(self) -> Survey:
-        """The memory of its processes."""
         self._survey = self._survey or Survey(self.pid)
         return self._survey
 
@@ -177,7 +176,6 @@ class Child:
         return any(one.job.losses or one.verdict for one in self.given)
 
     def runs(self, token: int) -> bool:
-        """Whether it runs this attempt."""
         return bool(self.given) and self.given[0].job.token == token
 
     def give(self, assignments: list[Assignment], max_result_bytes: int) -> bool:
@@ -211,7 +209,6 @@ class Child:
         return back
 
     def has_begun(self) -> bool:
-        """Whether its first job has begun."""
         current = self.current
         current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
         return current.begun
@@ -250,7 +247,6 @@ class Child:
         self.unsent += encode_frame(message)
 
     def answer(self, reply: Reply) -> None:
-        """Send the answer to a call."""
         self.asking -= 1
         if not self.exited:
             self.send(reply)

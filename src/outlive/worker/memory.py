@@ -290,7 +290,6 @@ class MemorySeries:
         self._used_bytes: list[int] = []
 
     def wants(self, at_s: float) -> bool:
-        """Whether a new step begins."""
         return at_s >= self._ends_s
 
     def note(self, at_s: float, used_bytes: int) -> None:
