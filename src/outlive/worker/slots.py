@@ -201,9 +201,10 @@ class Slots:
 
     def withdraw(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
         """Remove the jobs for which this is true from those that wait for a child."""
-        withdrawn = [one for one in self.unplaced if condition(one)]
-        if withdrawn:
-            self.unplaced = deque(one for one in self.unplaced if not condition(one))
+        withdrawn, left = list[Assignment](), deque[Assignment]()
+        for one in self.unplaced:
+            (withdrawn if condition(one) else left).append(one)
+        self.unplaced = left
         return withdrawn
 
     # Jobs that a child has and did not begin
