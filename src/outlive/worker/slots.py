@@ -310,7 +310,7 @@ class Slots:
             self.release(one.job, "its worker stops")
 
     def stop_jobs(self) -> None:
-        """This worker stops: give back what has not begun, and ask running jobs to end soon."""
+        """This worker stops: release the jobs that did not begin, and ask running jobs to end soon."""
         if self.stopping:
             return
         self.stopping = self.zygotes.closing = True
