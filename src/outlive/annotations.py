@@ -120,7 +120,8 @@ def form_of(annotation: object, function: Callable[..., Any], default: object = 
         unused = f"its annotation is not used: {str(error).partition(' - type ')[0]}"
         return Form(unused=unused, missing=isinstance(error, NameError))
     has_typed_dicts = any(isinstance(part, types.TypedDictType) for part in parts)
-    if has_typed_dicts and all(isinstance(part, _PLAIN) and _has_text_keys(part) for part in parts):
+    key_kinds = {type(part.key_type) for part in parts if isinstance(part, types.DictType)}
+    if has_typed_dicts and key_kinds <= {types.StrType} and all(isinstance(part, _PLAIN) for part in parts):
         return PLAIN  # A TypedDict may have more keys, which decoding would drop.
     return Form(
         hint,
@@ -157,10 +158,6 @@ def _parts(info: types.Type) -> list[types.Type]:
             found[id(one)] = one
             unseen += msgspec.structs.astuple(one)
     return [one for one in found.values() if isinstance(one, types.Type) and getattr(one, "cls", None) is not object]
-
-
-def _has_text_keys(part: types.Type) -> bool:
-    return not isinstance(part, types.DictType) or isinstance(part.key_type, types.StrType)
 
 
 def encode(value: object, *, sort: bool = True) -> bytes:

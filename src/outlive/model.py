@@ -50,12 +50,8 @@ class JobRequest(msgspec.Struct, frozen=True):
 
 def as_json(job: JobRequest) -> bytes:
     """A job in the form in which the database takes it."""
-    fields = {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
-    fields["args"] = msgspec.Raw(job.args)
-    for name in ("options", "links"):
-        if fields.get(name):
-            fields[name] = msgspec.Raw(fields[name])
-    return msgspec.json.encode(fields)
+    fields = {name: one for name, one in msgspec.structs.asdict(job).items() if one is not None}
+    return msgspec.json.encode({k: msgspec.Raw(one) if isinstance(one, bytes) else one for k, one in fields.items()})
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

@@ -197,7 +197,6 @@ def uuid(name: str, value: object) -> UUID:
 def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
     """One exception class or a tuple of them, as in an `except` clause."""
     classes = value if isinstance(value, tuple) else (value,)
-    for each in classes:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise refused(name, value, "an exception class, or a tuple of them")
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise refused(name, value, "an exception class, or a tuple of them")
     return classes
