@@ -4,8 +4,8 @@ A run of some tests replaces their rows and keeps the others. A test that was ne
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,29 +17,13 @@ _HEAD = """# Results of the long tests: {version}
 with the bounds that the guarantees name. The last column shows what a test has measured. `./run test --long -k NAME`
 replaces the rows of the tests that it runs.
 
-{summary}
+{summary}, in {minutes:.0f} minutes.
 
 | test | | s | seen |
 |---|---|---|---|
 """
-_ROW = re.compile(r"^\| (?P<test>\S+\.py: .*?) \| (?P<outcome>[a-z ]+) \| (?P<seconds>\d*) \| (?P<seen>.*) \|$", re.M)
-NOT_RUN = "not run"
-ROOTS = (Path("tests"), Path("lab", "tests"))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    test: str
-    outcome: str
-    seconds: str = ""
-    seen: str = ""
-
-    @property
-    def file(self) -> str:
-        return self.test.partition(":")[0]
-
-    def __str__(self) -> str:
-        return f"| {self.test} | {self.outcome} | {self.seconds} | {self.seen} |\n"
+_ROW = re.compile(r"^\| (\S+\.py: .*?) \| ([a-z ]+) \| (\d*) \| (.*) \|$", re.M)
+_ROOTS = (Path("tests"), Path("lab", "tests"))
 
 
 class Report:
@@ -47,55 +31,48 @@ class Report:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: dict[str, Row] = {}
+        self.ran: dict[str, tuple[str, str, str]] = {}
         self.collected: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Collect the tests before any of them is left out."""
-        self.collected = [name_of(item.nodeid) for item in items if item.get_closest_marker("long")]
+        self.collected = [_name_of(item.nodeid) for item in items if item.get_closest_marker("long")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
             lines = report.capstdout.strip().splitlines()
             why = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
             seen = (why or (lines[-1] if lines else "")).replace("|", " ")
-            name = name_of(report.nodeid)
-            self.rows[name] = Row(name, report.outcome, f"{report.duration:.0f}", seen)
+            self.ran[_name_of(report.nodeid)] = (report.outcome, f"{report.duration:.0f}", seen)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Iterator[None]:
         yield
-        if self.rows:
-            before = rows_of(self.path.read_text()) if self.path.exists() else []
-            self.path.write_text(page(merged(before, self.collected, self.rows)))
+        if not self.ran:
+            return
+        found = _ROW.findall(self.path.read_text()) if self.path.exists() else []
+        old = {name: (outcome, seconds, seen) for name, outcome, seconds, seen in found}
+        looked_at = {_file_of(name) for name in self.collected}
+        others = [name for name in old if _file_of(name) not in looked_at and _exists(_file_of(name))]
+        rows = dict.fromkeys([*self.collected, *others], ("not run", "", "")) | self.ran
+        rows = {name: self.ran.get(name) or old.get(name) or row for name, row in rows.items()}
+        counts = Counter(outcome for outcome, _, _ in rows.values())
+        summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+        minutes = sum(int(seconds or 0) for _, seconds, _ in rows.values()) / 60
+        table = "".join(f"| {name} | {' | '.join(rows[name])} |\n" for name in sorted(rows, key=_file_of))
+        self.path.write_text(_HEAD.format(version=version("outlive"), summary=summary, minutes=minutes) + table)
 
 
-def merged(before: Sequence[Row], collected: Sequence[str], ran: dict[str, Row]) -> list[Row]:
-    """The new rows, and the old rows of tests that were not run and may still exist."""
-    looked_at = {Row(name, "").file for name in collected}
-    old = {row.test: row for row in before}
-    names = [*collected, *(name for name in ran if name not in collected)]
-    elsewhere = [
-        row for row in before if row.file not in looked_at and any((root / row.file).exists() for root in ROOTS)
-    ]
-    rows = [ran.get(name) or old.get(name) or Row(name, NOT_RUN) for name in names]
-    return sorted([*rows, *elsewhere], key=lambda row: row.file)
-
-
-def rows_of(text: str) -> list[Row]:
-    return [Row(**found.groupdict()) for found in _ROW.finditer(text)]
-
-
-def page(rows: Sequence[Row]) -> str:
-    outcomes = [row.outcome for row in rows]
-    summary = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(sorted(outcomes)))
-    minutes = sum(int(row.seconds or 0) for row in rows) / 60
-    head = _HEAD.format(version=version("outlive"), summary=f"{summary}, in {minutes:.0f} minutes.")
-    return head + "".join(str(row) for row in rows)
-
-
-def name_of(test: str) -> str:
+def _name_of(test: str) -> str:
     """The name of a test as a sentence, with its file."""
     path, _, name = test.partition("::")
     return f"{path.rpartition('tests/')[2]}: {name.removeprefix('test_').replace('_', ' ')}"
+
+
+def _file_of(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _exists(file: str) -> bool:
+    return any((root / file).exists() for root in _ROOTS)
