@@ -10,13 +10,13 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.example import add
 from tests.driving.making import Queue
+from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -40,11 +40,11 @@ def test_no_more_connections_are_kept_than_a_few(app, query):
     eventually(lambda: query(OTHERS)[0][0] <= 8)
 
 
-@pytest.mark.parametrize("way", ["plainly", "with_the_lock_taken", "within_a_loop", "amid_threads", "as_servers_do"])
-def test_a_process_may_fork_after_it_has_used_its_app(app, query, database_url, way):
+def run_forking(way: str, url: str) -> str:
+    """Run the program that forks in this way to its end; returns what it said."""
     program = subprocess.Popen(
-        [sys.executable, "-X", "dev", "-m", "tests.client.forking", way, database_url],
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-X", "dev", "-m", "tests.client.forking", way, url],
+        cwd=ROOT,
         env={**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
         stderr=subprocess.PIPE,
         text=True,
@@ -56,6 +56,12 @@ def test_a_process_may_fork_after_it_has_used_its_app(app, query, database_url, 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)  # Children too, of a program that did not end.
     assert program.returncode == 0, said
+    return said
+
+
+@pytest.mark.parametrize("way", ["plainly", "with_the_lock_taken", "within_a_loop", "amid_threads", "as_servers_do"])
+def test_a_process_may_fork_after_it_has_used_its_app(app, query, database_url, way):
+    said = run_forking(way, database_url)
     assert "Error" not in said
     jobs = query(
         "select (args->>'a')::int as a, count(*)::int from outlive.jobs where args->>'a' <> '1' group by 1 order by 1"

@@ -3,15 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +16,7 @@ from outlive import embedded, migrate, store
 from outlive.client import connections, waiting
 from outlive.states import Outcome
 from tests.client.example import add, app_at
+from tests.client.test_processes import run_forking
 from tests.driving.databases import end_sessions
 from tests.driving.making import Queue
 from tests.waiting import aeventually, eventually
@@ -278,20 +274,7 @@ def test_an_event_loop_that_is_closed_too_early_disturbs_no_other(
 
 
 def test_a_process_that_forks_while_it_waits_lends_nothing_to_its_child(app, database_url):
-    program = subprocess.Popen(
-        [sys.executable, "-X", "dev", "-m", "tests.client.forking", "while_it_waits", database_url],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said = program.communicate(timeout=60)[1]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-    assert program.returncode == 0, said
+    run_forking("while_it_waits", database_url)
 
 
 def test_where_no_thread_can_start_a_client_polls(app, queue):

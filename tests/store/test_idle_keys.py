@@ -9,9 +9,10 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, WORKER, Queue, lane, new_worker
-from tests.store.acting import NOW, assert_sound, give_up
+from tests.driving.making import TASK, WORKER, Queue, lane
+from tests.store.acting import NOW, assert_sound
 from tests.store.keyed import admitted, claim, make_keyed, sound, succeed
+from tests.store.test_keys import suspect_of_key
 from tests.waiting import eventually
 
 __all__ = ["sound"]
@@ -97,22 +98,12 @@ def test_a_job_that_is_taken_away_as_its_time_comes_leaves_its_key(queue, connec
     assert job not in queue.values("select job_id from outlive.keyed_jobs")
 
 
-def make_suspect(queue: Queue) -> UUID:
-    queue.register_task(max_losses=2)
-    suspect = make_keyed(queue)
-    worker = queue.register_worker(new_worker())
-    claim(queue, worker=worker)
-    give_up(queue, worker)
-    queue.run(store.reap())
-    return suspect
-
-
 def claim_suspect(queue: Queue) -> list[UUID]:
     return [one.id for one in queue.run(store.claim_suspect(WORKER, tasks=[TASK]))]
 
 
 def test_a_suspect_that_waits_for_a_worker_holds_no_slot(queue):
-    suspect = make_suspect(queue)
+    suspect = suspect_of_key(queue)
     healthy = [make_keyed(queue) for _ in range(2)]
     assert admitted(queue) == healthy[:1]
     succeed(queue, *claim(queue))
@@ -125,7 +116,7 @@ def test_a_suspect_that_waits_for_a_worker_holds_no_slot(queue):
 
 def test_a_suspect_that_no_worker_claims_in_its_turn_loses_its_slot(queue):
     queue.set_now(NOW)
-    suspect = make_suspect(queue)
+    suspect = suspect_of_key(queue)
     make_keyed(queue)
     running = claim(queue)
     other = make_keyed(queue)
@@ -139,7 +130,7 @@ def test_a_suspect_that_no_worker_claims_in_its_turn_loses_its_slot(queue):
 
 
 def test_a_suspect_runs_beside_others_of_its_key_as_far_as_its_limit_allows(queue):
-    suspect = make_suspect(queue)
+    suspect = suspect_of_key(queue)
     make_keyed(queue)
     claim(queue)
     assert claim_suspect(queue) == []
