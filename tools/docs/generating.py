@@ -13,9 +13,22 @@ REFERENCE = ROOT / "docs" / "reference"
 
 def _metrics() -> str:
     """The page of the metrics: its introduction as it stands, and the tables from the catalogue."""
-    tables = catalogue.as_markdown()
+    parts = {
+        "Of each worker": catalogue.OF_WORKER,
+        "Of each worker and `outlive reap`": catalogue.OF_PROCESS,
+        "Of the whole database": catalogue.OF_DATABASE,
+    }
+    tables = "\n".join(_table(title, metrics) for title, metrics in parts.items())
     introduction, _, _ = (REFERENCE / "metrics.md").read_text(encoding="utf-8").partition(tables.splitlines()[0])
     return introduction + tables
+
+
+def _table(title: str, metrics: tuple[catalogue.Metric, ...]) -> str:
+    lines = [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for one in metrics:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def pages() -> dict[Path, str]:

@@ -22,145 +22,106 @@ class Metric(NamedTuple):
     """The values of the only label that are there even if the figure is 0."""
 
 
-JOBS_ENDED = Metric(
-    "outlive_jobs_ended_total",
-    "counter",
-    "Attempts that ended in this worker, by how they ended.",
-    ("task", "queue", "outcome"),
+def _counter(name: str, help: str, *labels: str) -> Metric:
+    return Metric(f"outlive_{name}_total", "counter", help, labels)
+
+
+def _gauge(name: str, help: str, *labels: str, always: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"outlive_{name}", "gauge", help, labels, always)
+
+
+def _histogram(name: str, help: str, *labels: str) -> Metric:
+    return Metric(f"outlive_{name}_seconds", "histogram", help, labels)
+
+
+JOBS_ENDED = _counter(
+    "jobs_ended", "Attempts that ended in this worker, by how they ended.", "task", "queue", "outcome"
 )
-JOB_WAIT = Metric(
-    "outlive_job_wait_seconds",
-    "histogram",
+JOB_WAIT = _histogram(
+    "job_wait",
     "How long jobs waited from the time at which they could run until a worker claimed them, by the clock of the "
     "database. A job that is retried waits from its next time on; one whose worker was lost keeps its place, and its "
     "time.",
-    ("task",),
+    "task",
 )
-JOB_RUN = Metric("outlive_job_run_seconds", "histogram", "How long jobs ran, whatever their outcome.", ("task",))
-CRASHES = Metric(
-    "outlive_crashes_total",
-    "counter",
+JOB_RUN = _histogram("job_run", "How long jobs ran, whatever their outcome.", "task")
+CRASHES = _counter(
+    "crashes",
     "Attempts whose process died or had to be killed for its memory, by signal; none: it exited by itself.",
-    ("task", "signal"),
+    "task",
+    "signal",
 )
-SLOTS = Metric("outlive_slots", "gauge", "How many jobs this worker can run at once.")
-SLOTS_BUSY = Metric("outlive_slots_busy", "gauge", "How many slots have a job now.")
-RENEWALS = Metric("outlive_lease_renewals_total", "counter", "Leases that this worker has renewed.")
-FENCED = Metric(
-    "outlive_stale_writes_fenced_total",
-    "counter",
+SLOTS = _gauge("slots", "How many jobs this worker can run at once.")
+SLOTS_BUSY = _gauge("slots_busy", "How many slots have a job now.")
+RENEWALS = _counter("lease_renewals", "Leases that this worker has renewed.")
+FENCED = _counter(
+    "stale_writes_fenced",
     "Ends that were not written because their attempts no longer belonged to this worker: it was declared dead, or "
     "could not renew its leases.",
 )
-WORKER = Metric(
-    "outlive_worker_info", "gauge", "Always 1; its labels say which worker this is.", ("name", "id", "version")
-)
+WORKER = _gauge("worker_info", "Always 1; its labels say which worker this is.", "name", "id", "version")
 OF_WORKER = (JOBS_ENDED, JOB_WAIT, JOB_RUN, CRASHES, SLOTS, SLOTS_BUSY, RENEWALS, FENCED, WORKER)
 """Workers serve these. Sum them over all workers."""
 
-QUARANTINED = Metric(
-    "outlive_quarantined_total",
-    "counter",
+QUARANTINED = _counter(
+    "quarantined",
     "Jobs that went into quarantine and were announced by this process. Each is announced once, by any worker or "
     "reaper, so the sum over all processes is right.",
-    ("task",),
+    "task",
 )
-REAPED = Metric(
-    "outlive_attempts_reaped_total",
-    "counter",
+REAPED = _counter(
+    "attempts_reaped",
     "Attempts that the reaper of this process has ended, because their worker was dead or their lease had expired.",
 )
-ROUND_TRIPS = Metric(
-    "outlive_database_round_trips_total",
-    "counter",
-    "Statements of this process that the database has answered.",
-    ("statement",),
+ROUND_TRIPS = _counter(
+    "database_round_trips", "Statements of this process that the database has answered.", "statement"
 )
-UP = Metric(
-    "outlive_database_up", "gauge", "1 if the database has answered this process within the last ten seconds, else 0."
-)
+UP = _gauge("database_up", "1 if the database has answered this process within the last ten seconds, else 0.")
 OF_PROCESS = (QUARANTINED, REAPED, ROUND_TRIPS, UP)
 """Workers and `outlive reap` serve these."""
 
 OF_DATABASE = (
-    Metric(
-        "outlive_jobs",
-        "gauge",
+    _gauge(
+        "jobs",
         "Jobs in the database, by state. More than 5,000 of a state are estimated from a sample.",
-        ("state",),
-        tuple(State),
+        "state",
+        always=tuple(State),
     ),
-    Metric(
-        "outlive_queue_waiting_jobs",
-        "gauge",
+    _gauge(
+        "queue_waiting_jobs",
         "Jobs that wait to be claimed, also those whose time is yet to come. More than 5,000 in all are estimated.",
-        ("queue",),
+        "queue",
     ),
-    Metric("outlive_queue_ready_jobs", "gauge", "Jobs among these that could run now.", ("queue",)),
-    Metric("outlive_queue_running_jobs", "gauge", "Jobs that run.", ("queue",)),
-    Metric(
-        "outlive_queue_oldest_ready_seconds",
-        "gauge",
+    _gauge("queue_ready_jobs", "Jobs among these that could run now.", "queue"),
+    _gauge("queue_running_jobs", "Jobs that run.", "queue"),
+    _gauge(
+        "queue_oldest_ready_seconds",
         "How long the oldest job that could run now has waited; 0 if no job could.",
-        ("queue",),
+        "queue",
     ),
-    Metric("outlive_queue_paused", "gauge", "1 if an operator has paused the queue, else 0.", ("queue",)),
-    Metric("outlive_queue_workers", "gauge", "Active workers that serve the queue.", ("queue",)),
-    Metric("outlive_stuck_jobs", "gauge", "Running jobs whose lease has expired and that no reaper has ended yet."),
-    Metric("outlive_suspect_jobs", "gauge", "Jobs that have lost several workers and will run alone."),
-    Metric(
-        "outlive_workers",
-        "gauge",
+    _gauge("queue_paused", "1 if an operator has paused the queue, else 0.", "queue"),
+    _gauge("queue_workers", "Active workers that serve the queue.", "queue"),
+    _gauge("stuck_jobs", "Running jobs whose lease has expired and that no reaper has ended yet."),
+    _gauge("suspect_jobs", "Jobs that have lost several workers and will run alone."),
+    _gauge(
+        "workers",
         "Workers by state. Dead and stopped ones are kept for a week.",
-        ("state",),
-        ("active", "stale", "draining", "dead", "stopped"),
+        "state",
+        always=("active", "stale", "draining", "dead", "stopped"),
     ),
-    Metric(
-        "outlive_sources",
-        "gauge",
-        "Sources by the state of their breaker.",
-        ("breaker",),
-        ("closed", "half-open", "open"),
-    ),
-    Metric(
-        "outlive_source_tokens", "gauge", "Requests that the rate of the source would allow at once now.", ("source",)
-    ),
-    Metric(
-        "outlive_source_breaker_open",
-        "gauge",
-        "1 if the breaker of the source is open or half-open, else 0.",
-        ("source",),
-    ),
-    Metric(
-        "outlive_source_paused",
-        "gauge",
+    _gauge("sources", "Sources by the state of their breaker.", "breaker", always=("closed", "half-open", "open")),
+    _gauge("source_tokens", "Requests that the rate of the source would allow at once now.", "source"),
+    _gauge("source_breaker_open", "1 if the breaker of the source is open or half-open, else 0.", "source"),
+    _gauge(
+        "source_paused",
         "1 if the source admits no job, because an operator or its breaker has paused it, else 0.",
-        ("source",),
+        "source",
     ),
-    Metric(
-        "outlive_schedule_behind_seconds",
-        "gauge",
+    _gauge(
+        "schedule_behind_seconds",
         "How late the next firing of the schedule is; 0 if it is in time. Paused schedules have no figure.",
-        ("schedule",),
+        "schedule",
     ),
-    Metric("outlive_schedules_in_trouble", "gauge", "Schedules that can't fire; `outlive schedules` says why."),
+    _gauge("schedules_in_trouble", "Schedules that can't fire; `outlive schedules` says why."),
 )
 """Workers, `outlive reap` and the dashboard serve these, and all of them say the same: don't sum them, take the max."""
-
-
-def as_markdown() -> str:
-    """The tables of docs/reference/metrics.md."""
-    parts = {
-        "Of each worker": OF_WORKER,
-        "Of each worker and `outlive reap`": OF_PROCESS,
-        "Of the whole database": OF_DATABASE,
-    }
-    return "\n".join(_section(title, metrics) for title, metrics in parts.items())
-
-
-def _section(title: str, metrics: tuple[Metric, ...]) -> str:
-    lines = [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for one in metrics:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.help} |")
-    return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outlive.errors import not_installed
 from outlive.metrics.catalogue import BUCKETS_S, Metric
@@ -45,22 +45,17 @@ class _Collector:
         self._figures = figures
 
     def collect(self) -> Iterator[Family]:
+        from prometheus_client import metrics_core as core
+
+        kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
         for metric, values in self._figures.items():
-            yield _family(metric, values)
-
-
-def _family(metric: Metric, values: Values) -> Family:
-    from prometheus_client import metrics_core as core
-
-    if metric.kind == "histogram":
-        spread = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for labels, value in values:
-            assert isinstance(value, tuple)
-            spread.add_metric(labels, list(zip(_BOUNDS, accumulate(value[0]), strict=True)), value[1])
-        return spread
-    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in values:
-        assert not isinstance(value, tuple)
-        family.add_metric(labels, value)
-    return family
+            family: Any = kinds.get(metric.kind, core.HistogramMetricFamily)(
+                metric.name, metric.help, labels=metric.labels
+            )
+            for labels, value in values:
+                if isinstance(value, tuple):
+                    buckets, total = value
+                    family.add_metric(labels, list(zip(_BOUNDS, accumulate(buckets), strict=True)), total)
+                else:
+                    family.add_metric(labels, value)
+            yield family

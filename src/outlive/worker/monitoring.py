@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from outlive.config import Config
 from outlive.metrics import exposition
-from outlive.metrics.endpoint import Answer, Endpoint
+from outlive.metrics.endpoint import Endpoint, Response
 from outlive.worker.loops import forever
 from outlive.worker.systemd import Systemd
 from outlive.worker.vitals import Vitals
@@ -24,7 +24,7 @@ _log = logging.getLogger("outlive.worker")
 
 @asynccontextmanager
 async def monitored(config: Config, vitals: Vitals, systemd: Systemd) -> AsyncIterator[None]:
-    """Answer probes and Prometheus if `metrics_listen` is set, and tell systemd that this process is alive."""
+    """Response probes and Prometheus if `metrics_listen` is set, and tell systemd that this process is alive."""
     loops = [asyncio.create_task(forever("systemd", systemd.run_once))]
     endpoint: Endpoint | None = None
     try:
@@ -52,17 +52,17 @@ class Pages:
         self._writing: asyncio.Task[bytes] | None = None
         self._written_at = 0.0
 
-    async def healthz(self) -> Answer:
+    async def healthz(self) -> Response:
         return _verdict(self._vitals.dead())
 
-    async def readyz(self) -> Answer:
+    async def readyz(self) -> Response:
         return _verdict(self._vitals.unready())
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> Response:
         if self._writing is None or (self._writing.done() and time.monotonic() - self._written_at > KEEP_S):
             self._writing = asyncio.create_task(self._write())
         text = await asyncio.shield(self._writing)  # Others may wait for it too.
-        return Answer(HTTPStatus.OK, text, exposition.CONTENT_TYPE)
+        return Response(HTTPStatus.OK, text, exposition.CONTENT_TYPE)
 
     async def _write(self) -> bytes:
         """The text is made by a thread: with hundreds of tasks it takes longer than the loop should stand still."""
@@ -75,7 +75,7 @@ class Pages:
             self._written_at = time.monotonic()
 
 
-def _verdict(trouble: str | None) -> Answer:
+def _verdict(trouble: str | None) -> Response:
     if trouble is None:
-        return Answer(HTTPStatus.OK, b"ok\n")
-    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+        return Response(HTTPStatus.OK, b"ok\n")
+    return Response(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
 from outlive.metrics import catalogue
 from outlive.metrics.database import DatabaseMetrics
-from outlive.metrics.exposition import Figures
+from outlive.metrics.exposition import Figures, Values
 from outlive.wording import counted
 from outlive.worker.identity import Identity
 from outlive.worker.reaper import Reaper
@@ -72,18 +71,20 @@ class WorkerVitals:
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:
-        catalogued = {catalogue.WORKER: [((self.me.name, str(self.me.id), _version()), 1.0)]}
-        slots = {catalogue.SLOTS: [((), float(self.me.slots))]}
-        services = self.services
+        me, services = self.me, self.services
+        found = {
+            catalogue.SLOTS: _only(me.slots),
+            catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)],
+            catalogue.UP: _only(0),
+        }
         if services is None:
-            return {**catalogued, **slots, catalogue.UP: [((), 0.0)]}
+            return found
         return {
             **(services.tallies.figures() if services.tallies else {}),
-            **slots,
-            catalogue.SLOTS_BUSY: [((), float(len(services.slots.busy)))],
-            catalogue.RENEWALS: [((), float(services.leases.renewals))],
-            catalogue.FENCED: [((), float(services.leases.fenced))],
-            **catalogued,
+            **found,
+            catalogue.SLOTS_BUSY: _only(len(services.slots.busy)),
+            catalogue.RENEWALS: _only(services.leases.renewals),
+            catalogue.FENCED: _only(services.leases.fenced),
             **_of_process(services.reaper, services.sessions),
         }
 
@@ -121,15 +122,15 @@ def _of_process(reaper: Reaper, sessions: Iterable[Session]) -> Figures:
         trips.update(session.round_trips)
     return {
         catalogue.QUARANTINED: [((task,), count) for task, count in reaper.announcements.quarantines.items()],
-        catalogue.REAPED: [((), float(reaper.attempts_ended))],
+        catalogue.REAPED: _only(reaper.attempts_ended),
         catalogue.ROUND_TRIPS: [((statement,), count) for statement, count in trips.items()],
-        catalogue.UP: [((), float(_answered(sessions)))],
+        catalogue.UP: _only(_answered(sessions)),
     }
 
 
-@cache
-def _version() -> str:
-    return version("outlive")
+def _only(figure: float) -> Values:
+    """The figure of a metric without labels."""
+    return [((), float(figure))]
 
 
 def _answered(sessions: Iterable[Session]) -> bool:
