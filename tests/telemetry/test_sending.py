@@ -160,9 +160,9 @@ def test_a_state_that_is_not_valid_is_left_out(written: str, read: str) -> None:
 def test_a_context_goes_from_the_options_of_a_job_to_its_span() -> None:
     parent = contexts.carried_by(b'{"timeout_s":3,"traceparent":"%s","tracestate":"a=b"}' % PARENT.encode())
     assert parent
-    assert (parent.traceparent, parent.state) == (PARENT, "a=b")
+    assert contexts.headers(parent) == (PARENT, "a=b")
     job = claimed()
-    context = contexts.TraceContext(parent.trace_id, contexts.span_of(job.id, 1, "run"), True, parent.state)
+    context = contexts.of_attempt(job.id, 1, parent.trace_id, parent, sampled=True)
     end = Ended(1, Outcome.LOST, error="Worker died unexpectedly")
     wait, run = of_attempt(job, end, context, parent, start_ns=10**18 + 5, end_ns=10**18)
     assert (wait.parent_id, run.parent_id) == (parent.span_id, parent.span_id)

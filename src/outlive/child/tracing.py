@@ -22,7 +22,6 @@ try:
     from opentelemetry import context, trace
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 except ImportError:
     raise not_installed("otel", "OpenTelemetry's SDK", extra="otel") from None
 
@@ -39,16 +38,9 @@ class Tracing:
         self._attached: Token[context.Context] | None = None
 
     def begin(self, run: Run) -> None:
-        found = None if run.trace is None else contexts.parse(*run.trace)
-        if found is None:
-            return
-        flags = TraceFlags(TraceFlags.SAMPLED if found.sampled else TraceFlags.DEFAULT)
-        state = TraceState.from_header([found.state])
-        span = NonRecordingSpan(SpanContext(found.trace_id, found.span_id, True, flags, state))
-        self._attached = context.attach(trace.set_span_in_context(span, context.Context()))
-
-    def failed(self, error: BaseException) -> bool:
-        return False
+        if run.trace is not None:
+            headers = dict(zip(("traceparent", "tracestate"), run.trace, strict=True))
+            self._attached = context.attach(contexts.PROPAGATOR.extract(headers, context.Context()))
 
     def end(self) -> None:
         """Remove the context of this job, whatever the job itself has attached."""

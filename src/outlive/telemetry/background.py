@@ -18,7 +18,7 @@ PORTION_BYTES = 256 * 1024
 PAUSE_S = 0.2
 """How many are sent at once at most, how large they are together, and how long the first of them waits for others. A
 library may need a hundred times their size to send them."""
-TELL_AGAIN_S = 60.0
+WARN_AGAIN_S = 60.0
 
 _log = logging.getLogger("outlive.worker")
 
@@ -31,7 +31,7 @@ class Background(Generic[T]):
         self._changed = threading.Condition()
         self._closing = self._idle = False
         self._dropped = 0
-        self._told = -TELL_AGAIN_S
+        self._warned_at = -WARN_AGAIN_S
         self._thread = threading.Thread(target=self._run, name=f"outlive-{what}", daemon=True)
         self._thread.start()
 
@@ -60,7 +60,7 @@ class Background(Generic[T]):
             try:
                 self._send(things)
             except Exception as error:  # A library raised it, perhaps because of a job's data.
-                self._tell(f"{len(things)} {self._what} could not be sent: {type(error).__name__}: {error}")
+                self._warn(f"{len(things)} {self._what} could not be sent: {type(error).__name__}: {error}")
 
     def _next(self) -> list[T]:
         """Wait for the next portion; empty when all is sent and there will be no more."""
@@ -72,7 +72,7 @@ class Background(Generic[T]):
             things = self._portion()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._tell(f"{dropped} {self._what} were dropped, because they come faster than they are sent")
+            self._warn(f"{dropped} {self._what} were dropped, because they come faster than they are sent")
         return things
 
     def _portion(self) -> list[T]:
@@ -86,7 +86,7 @@ class Background(Generic[T]):
         self._waiting_bytes -= sum(map(self._size, things))
         return things
 
-    def _tell(self, words: str) -> None:
-        if (now := time.monotonic()) - self._told >= TELL_AGAIN_S:
-            self._told = now
+    def _warn(self, words: str) -> None:
+        if (now := time.monotonic()) - self._warned_at >= WARN_AGAIN_S:
+            self._warned_at = now
             _log.warning("%s", words)

@@ -1,4 +1,4 @@
-"""Trace contexts as W3C text, and the ids of the spans of attempts. No library is needed for them.
+"""The trace context that a job carries, and the ids of the spans of its attempts.
 
 The ids follow from the job's id and the number of the attempt, so every process that knows these knows the span: the
 supervisor that ends it, the child whose spans are below it, and the worker that notices the death of both.
@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
-_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 1
+from outlive.errors import not_installed
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError:
+    raise not_installed("otel", "OpenTelemetry", extra="otel") from None
+
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256}"
 _STATE = re.compile(rf"{_MEMBER}(?:,{_MEMBER}){{0,31}}")
 MAX_STATE_CHARS = 512
-
-
-class TraceContext(NamedTuple):
-    """A span as other processes know it."""
-
-    trace_id: int
-    span_id: int
-    sampled: bool
-    state: str = ""
-
-    @property
-    def traceparent(self) -> str:
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{'01' if self.sampled else '00'}"
+PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -40,28 +35,36 @@ class Carried(msgspec.Struct, frozen=True):
     tracestate: str | None = None
 
 
-def parse(traceparent: str, state: str = "") -> TraceContext | None:
-    """The context in this text; None if it is not valid."""
-    found = _PARENT.fullmatch(traceparent)
-    if found is None or not int(found[1], 16) or not int(found[2], 16):
-        return None
-    return TraceContext(int(found[1], 16), int(found[2], 16), bool(int(found[3], 16) & _SAMPLED), state)
-
-
-def carried_by(options: bytes | None) -> TraceContext | None:
-    """The context with which a job was enqueued. Anyone can write options in SQL, so they may be anything."""
+def carried_by(options: bytes | None) -> SpanContext | None:
+    """The span that has enqueued a job. Anyone can write options in SQL, so they may be anything."""
     if options is None or b'"traceparent"' not in options:
         return None
     try:
         found = msgspec.json.decode(options, type=Carried)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return None if found.traceparent is None else parse(found.traceparent, _valid(found.tracestate or ""))
+    state = found.tracestate or ""
+    if len(state) > MAX_STATE_CHARS or not _STATE.fullmatch(state):
+        state = ""  # OpenTelemetry would complain about it for every attempt.
+    return None if found.traceparent is None else parse(found.traceparent, state)
 
 
-def _valid(state: str) -> str:
-    """The state if it is valid, or else an empty one: OpenTelemetry would complain about it for every attempt."""
-    return state if len(state) <= MAX_STATE_CHARS and _STATE.fullmatch(state) else ""
+def parse(traceparent: str, state: str) -> SpanContext | None:
+    """The span that these headers of W3C name; None if they are not valid."""
+    headers = {"traceparent": traceparent, "tracestate": state}
+    found = trace.get_current_span(PROPAGATOR.extract(headers, Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def of_attempt(job: UUID, attempt: int, trace_id: int, parent: SpanContext | None, *, sampled: bool) -> SpanContext:
+    """The span of an attempt, below the one that has enqueued the job."""
+    state = TraceState() if parent is None else parent.trace_state
+    return SpanContext(trace_id, span_of(job, attempt, "run"), False, TraceFlags(sampled), state)
+
+
+def headers(span: SpanContext) -> tuple[str, str]:
+    """The headers traceparent and tracestate that name a span."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}", span.trace_state.to_header()
 
 
 def trace_of(job: UUID) -> int:

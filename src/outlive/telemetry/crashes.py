@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from outlive.errors import ConfigError, not_installed
-from outlive.model import Claimed, Ended
+from outlive.model import Claimed, Ended, LostRun
 from outlive.states import FAULTS, Outcome
 from outlive.telemetry.background import Background
 
@@ -48,6 +48,9 @@ class Crashes:
         """An attempt has ended. If its process raised an exception, the child has made the event."""
         if end.outcome in CAUSES and not end.told:
             self._background.put([Crash(job, end, self._worker)])
+
+    def lost(self, run: LostRun) -> None:
+        self.ended(run.job, run.end)
 
     def _send(self, crashes: list[Crash]) -> None:
         for one in crashes:

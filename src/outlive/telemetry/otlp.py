@@ -12,7 +12,6 @@ import msgspec
 
 from outlive.errors import ConfigError, not_installed
 from outlive.telemetry import spans
-from outlive.telemetry.contexts import TraceContext
 
 try:
     from opentelemetry import trace
@@ -38,9 +37,9 @@ class Otlp:
         self._sampler, self._resource = provider.sampler, provider.resource
         self._exporters = list(_exporters())
 
-    def samples(self, trace_id: int, parent: TraceContext | None, name: str) -> bool:
+    def samples(self, trace_id: int, parent: SpanContext | None, name: str) -> bool:
         """Whether a span is to be made in this trace."""
-        context = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(_context(parent)))
+        context = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
         decision = self._sampler.should_sample(context, trace_id, name, SpanKind.CONSUMER).decision
         return decision is Decision.RECORD_AND_SAMPLE
 
@@ -70,31 +69,22 @@ class Otlp:
     def _readable(self, one: spans.Span) -> ReadableSpan:
         trace_id, state = int.from_bytes(one.trace_id), TraceState.from_header([one.state])
         flags = TraceFlags(TraceFlags.SAMPLED)
-        parent = None
-        if one.parent_id is not None:
-            parent = SpanContext(trace_id, one.parent_id, one.parent_is_remote, flags, state)
+        links = [(SpanContext(int.from_bytes(link.trace_id), link.span_id, True, flags), link) for link in one.links]
+        parent_id = one.parent_id
         return ReadableSpan(
             name=one.name,
             context=SpanContext(trace_id, one.span_id, False, flags, state),
-            parent=parent,
+            parent=None if parent_id is None else SpanContext(trace_id, parent_id, one.parent_is_remote, flags, state),
             resource=self._resource,
             attributes=one.attributes,
             events=[Event(event.name, event.attributes, event.at_ns) for event in one.events],
-            links=[
-                Link(SpanContext(int.from_bytes(link.trace_id), link.span_id, True, flags), link.attributes)
-                for link in one.links
-            ],
+            links=[Link(context, link.attributes) for context, link in links],
             kind=SpanKind(one.kind),
             status=Status(StatusCode(one.status), one.description),
             start_time=one.start_ns,
             end_time=one.end_ns,
             instrumentation_scope=InstrumentationScope(*one.scope),
         )
-
-
-def _context(one: TraceContext) -> SpanContext:
-    flags = TraceFlags(TraceFlags.SAMPLED if one.sampled else TraceFlags.DEFAULT)
-    return SpanContext(one.trace_id, one.span_id, True, flags, TraceState.from_header([one.state]))
 
 
 def _exporters() -> Iterable[SpanExporter]:

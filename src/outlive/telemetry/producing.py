@@ -15,10 +15,10 @@ from outlive import wire
 from outlive.errors import not_installed
 from outlive.model import JobRequest
 from outlive.policy import DEFAULT_QUEUE
+from outlive.telemetry.contexts import PROPAGATOR
 
 try:
     from opentelemetry import trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
     raise not_installed("otel", "OpenTelemetry", extra="otel") from None
 
@@ -30,13 +30,12 @@ _ATTRIBUTES = {
     "messaging.operation.name": "enqueue",
     "messaging.operation.type": "send",
 }
-_propagator = TraceContextTextMapPropagator()
 
 
 def carrying(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace context that is current here."""
     context: dict[str, str] = {}
-    _propagator.inject(context)
+    PROPAGATOR.inject(context)
     if not context:
         return requests
     own = wire.encode(context)

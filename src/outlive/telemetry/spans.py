@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome
-from outlive.telemetry.contexts import TraceContext, span_of
+from outlive.telemetry.contexts import span_of
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
 
 SCOPE = "outlive"
 INTERNAL, CONSUMER = 0, 4
@@ -56,44 +60,28 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 def of_attempt(
-    job: Claimed, end: Ended, context: TraceContext, parent: TraceContext | None, *, start_ns: int, end_ns: int
+    job: Claimed, end: Ended, context: SpanContext, parent: SpanContext | None, *, start_ns: int, end_ns: int
 ) -> list[Span]:
     """The wait of a job and the run of this attempt: two spans, both below the one that enqueued the job."""
     start_ns = min(start_ns, end_ns)
-    trace_id = context.trace_id.to_bytes(16)
+    ready_ns = min(int(job.ready_at.timestamp() * 1e9), start_ns)
+    trace_id, state = context.trace_id.to_bytes(16), context.trace_state.to_header()
     parent_id = None if parent is None else parent.span_id
-    links = [] if parent is None else [Link(trace_id, parent.span_id, {})]
+    wait_id = span_of(job.id, job.attempt, "wait")
     attributes = _attributes(job)
-    wait = Span(
-        f"wait {job.queue}",
-        trace_id,
-        span_of(job.id, job.attempt, "wait"),
-        parent_id,
-        context.state,
-        INTERNAL,
-        min(int(job.ready_at.timestamp() * 1e9), start_ns),
-        start_ns,
-        attributes=attributes,
-        parent_is_remote=True,
-    )
     at_fault = end.outcome in FAULTS
-    run = Span(
-        f"run {job.queue}",
-        trace_id,
-        context.span_id,
-        parent_id,
-        context.state,
-        CONSUMER,
-        start_ns,
-        end_ns,
+    wait = Span(f"wait {job.queue}", trace_id, wait_id, parent_id, state, INTERNAL, ready_ns, start_ns)
+    run = Span(f"run {job.queue}", trace_id, context.span_id, parent_id, state, CONSUMER, start_ns, end_ns)
+    run = replace(
+        run,
         status=ERROR if at_fault else UNSET,
         description=end.error if at_fault else None,
         attributes=attributes | _operation | _evidence(end),
         events=_exception(end, end_ns) if at_fault else [],
-        links=links,
+        links=[] if parent_id is None else [Link(trace_id, parent_id, {})],
         parent_is_remote=True,
     )
-    return [wait, run]
+    return [replace(wait, attributes=attributes, parent_is_remote=True), run]
 
 
 _operation = {"messaging.operation.name": "run", "messaging.operation.type": "process"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended, LostRun
-from outlive.worker.tracing import Tracing
 
 if TYPE_CHECKING:
     from outlive.telemetry.crashes import Crashes
+    from outlive.worker.tracing import Tracing
 
 SEND_S = 2.0
 """How long the last spans and events may delay the end of the process."""
@@ -20,8 +20,17 @@ SEND_S = 2.0
 class Telemetry:
     def __init__(self, config: Config, worker: str, sentry: Mapping[str, str]) -> None:
         """ConfigError: a library is not installed."""
-        self._tracing = Tracing() if config.otel else None
-        self._crashes = _crashes(worker, sentry) if config.sentry else None
+        self._tracing: Tracing | None = None
+        self._receivers: list[Tracing | Crashes] = []
+        if config.otel:
+            from outlive.worker.tracing import Tracing  # Not at the top: the libraries are optional.
+
+            self._receivers.append(tracing := Tracing())
+            self._tracing = tracing
+        if config.sentry:
+            from outlive.telemetry.crashes import Crashes
+
+            self._receivers.append(Crashes(worker, sentry))
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
         """A job goes to a child. Returns the context of its span."""
@@ -33,30 +42,19 @@ class Telemetry:
             self._tracing.relay(spans)
 
     def ended(self, job: Claimed, end: Ended) -> None:
-        if self._tracing is not None:
-            self._tracing.ended(job, end)
-        if self._crashes is not None:
-            self._crashes.ended(job, end)
+        for one in self._receivers:
+            one.ended(job, end)
 
     def lost(self, run: LostRun) -> None:
         """An attempt of another worker, which died or was silent for too long and so can't report it."""
-        if self._tracing is not None:
-            self._tracing.lost(run)
-        if self._crashes is not None:
-            self._crashes.ended(run.job, run.end)
+        for one in self._receivers:
+            one.lost(run)
 
     async def close(self) -> None:
-        for one in (self._tracing, self._crashes):
-            if one is not None:
-                await asyncio.to_thread(one.close, SEND_S)
+        for one in self._receivers:
+            await asyncio.to_thread(one.close, SEND_S)
 
 
 def telemetry(config: Config, worker: str, sentry: Mapping[str, str] | None = None) -> Telemetry | None:
     """None if the settings turn neither of them on."""
     return Telemetry(config, worker, sentry or {}) if config.otel or config.sentry else None
-
-
-def _crashes(worker: str, sentry: Mapping[str, str]) -> Crashes:
-    from outlive.telemetry.crashes import Crashes  # Not at the top: its library is optional.
-
-    return Crashes(worker, sentry)

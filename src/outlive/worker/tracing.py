@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import Outcome
 from outlive.telemetry import contexts, spans
 from outlive.telemetry.background import Background
-from outlive.telemetry.contexts import TraceContext
+from outlive.telemetry.otlp import Otlp
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
 
 RELAYED_SHARE = 0.5
 """How much of the room for spans those of jobs may fill. A job that makes too many takes no room from attempts."""
@@ -22,36 +25,34 @@ MAX_BEGUN = 100_000
 
 
 class Begun(NamedTuple):
-    context: TraceContext
-    parent: TraceContext | None
+    context: SpanContext
+    """The attempt's own span."""
+    parent: SpanContext | None
+    """The span that has enqueued the job."""
     at: float
 
 
 class Tracing:
     def __init__(self) -> None:
-        """ConfigError: the library is not installed."""
-        from outlive.telemetry.otlp import Otlp  # Here, because its library is optional.
-
         self._otlp = Otlp()
         self._begun: dict[int, Begun] = {}
         self._background: Background[spans.Span | bytes] = Background("spans", self._otlp.send, _size)
 
     def begin(self, job: Claimed) -> tuple[str, str]:
         """The job goes to a child: the context of its run, below which the child's own spans are."""
-        context, parent = self._contexts_of(job)
-        if context.sampled:
-            self._begun[job.token] = Begun(context, parent, time.time())
+        begun = self._begin(job)
+        if begun.context.trace_flags.sampled:
+            self._begun[job.token] = begun
             if len(self._begun) > MAX_BEGUN:
                 del self._begun[next(iter(self._begun))]
-        return context.traceparent, context.state
+        return contexts.headers(begun.context)
 
-    def _contexts_of(self, job: Claimed) -> tuple[TraceContext, TraceContext | None]:
-        """The context of the attempt's span, and the one with which the job was enqueued."""
+    def _begin(self, job: Claimed) -> Begun:
         parent = contexts.carried_by(job.options)
         trace_id = contexts.trace_of(job.id) if parent is None else parent.trace_id
         sampled = self._otlp.samples(trace_id, parent, f"run {job.queue}")
-        state = "" if parent is None else parent.state
-        return TraceContext(trace_id, contexts.span_of(job.id, job.attempt, "run"), sampled, state), parent
+        context = contexts.of_attempt(job.id, job.attempt, trace_id, parent, sampled=sampled)
+        return Begun(context, parent, time.time())
 
     def ended(self, job: Claimed, end: Ended) -> None:
         """An attempt has ended. One that never ran has no span."""
@@ -65,8 +66,8 @@ class Tracing:
 
     def lost(self, run: LostRun) -> None:
         """Another worker has lost an attempt. When its job began to wait is not known."""
-        context, parent = self._contexts_of(run.job)
-        if context.sampled:
+        context, parent, _ = self._begin(run.job)
+        if context.trace_flags.sampled:
             times = {"start_ns": _ns(run.started_at), "end_ns": _ns(run.ended_at)}
             _, span = spans.of_attempt(run.job, run.end, context, parent, **times)
             self._background.put([span])
