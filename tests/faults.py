@@ -23,7 +23,7 @@ import msgspec
 import outlive
 from outlive import job_gateway, kernel
 from outlive.child.channel import Channel
-from outlive.protocol import Call, Completing, Done, Frame, Progress, encode_frame
+from outlive.protocol import Call, Done, Frame, Progress, encode_frame
 from outlive.states import Outcome
 
 app = outlive.App()
@@ -954,7 +954,7 @@ def keep_a_checkpoint(path: str) -> object:
 @app.task
 def forge_progress(token: int) -> None:
     say(Progress(token, 99.0, 100.0, "forged", b'{"page": "forged"}'))
-    say(Completing(token))
+    say(Call(0, "complete", b"%d" % token))
 
 
 @app.task(timeout=None)

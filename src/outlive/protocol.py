@@ -28,8 +28,6 @@ MAX_PROGRESS_CHARS = 2000
 MAX_ERROR_CHARS = 8_001
 MAX_STACK_CHARS = 64_001
 """Both include the character that marks the place where a text was cut."""
-
-
 MARK = b"\0\x1eoutlive\x1e\0"
 """A child writes this into its output after a job, while the supervisor still has some of it to read."""
 
@@ -69,13 +67,6 @@ class Reply(Frame, frozen=True, tag=3):
     error: str | None = None
 
 
-class Secret(Frame, frozen=True, tag=14):
-    """The answer to Completing: it proves to the database that the job owns the attempt."""
-
-    token: int
-    secret: str
-
-
 # From a child to the supervisor:
 
 
@@ -111,7 +102,13 @@ class Done(Frame, frozen=True, tag=4):
 
 
 class Call(Frame, frozen=True, tag=5):
-    """The job asks for something that only the supervisor can do."""
+    """The job asks for something that only the supervisor can do. The verbs:
+
+    - `run` runs statements;
+    - `arguments` and `inputs` fetch a part of what is too large for `Run`; `batch` fetches the id of the job's batch;
+    - `complete` announces that the job ends its attempt in its own transaction, so the supervisor must not. The answer
+      is a secret, which proves to the database that the job owns the attempt.
+    """
 
     number: int
     verb: str
@@ -129,12 +126,6 @@ class Progress(Frame, frozen=True, tag=6):
         """The latest value of each field, where `before` came earlier."""
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
         return Progress(*[old if new is None else new for new, old in pairs])
-
-
-class Completing(Frame, frozen=True, tag=7):
-    """The job is about to end its attempt in its own transaction, so the supervisor must not. `Secret` answers this."""
-
-    token: int
 
 
 class Imported(Frame, frozen=True, tag=17):
@@ -226,8 +217,8 @@ class Left(Frame, frozen=True, tag=16):
     pid: int
 
 
-ToChild = Run | Stopping | Reply | Secret
-FromChild = Done | Call | Progress | Completing | Imported | Spans
+ToChild = Run | Stopping | Reply
+FromChild = Done | Call | Progress | Imported | Spans
 ToZygote = Fork | ForkParent
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
@@ -286,23 +277,19 @@ class FrameReader(Generic[T]):
         buffer = self._buffer
         buffer += data
         frames: list[T] = []
-        start, end = 0, len(buffer)
-        self.unfinished_bytes = 0
-        view = memoryview(buffer)
+        start = self.unfinished_bytes = 0
         try:
-            while end - start >= 4:
-                length = int.from_bytes(view[start : start + 4], "big")
+            while len(buffer) - start >= 4:
+                end = start + 4 + (length := int.from_bytes(buffer[start : start + 4], "big"))
                 if length > self._max_bytes:
                     raise ValueError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
-                if end - start - 4 < length:
+                if len(buffer) < end:
                     self.unfinished_bytes = length
                     break
-                frames.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
-                start += 4 + length
+                frames.append(self._decoder.decode(buffer[start + 4 : end]))
+                start = end
         except (ValueError, RecursionError) as error:
             raise GarbledFrame(error, frames) from None
-        finally:
-            view.release()
         del buffer[:start]
         return frames
 

@@ -9,7 +9,6 @@ import socket
 from collections import deque
 from os import getpid
 from sys import byteorder
-from typing import TypeVar
 
 import msgspec
 
@@ -21,25 +20,20 @@ from outlive.protocol import (
     TICKET_BYTES,
     TO_CHILD,
     Call,
-    Completing,
     Frame,
     FrameReader,
     FromChild,
     Reply,
     Run,
-    Secret,
     Stopping,
     encode_frame,
 )
 
-T = TypeVar("T")
 FEW_BYTES, MANY_BYTES = 2048, 65536
 """How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
 pages of the zygote, in whose gaps Python puts new objects."""
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
-
-
 _INPUTS = msgspec.msgpack.Decoder(list[tuple[int | None, bytes | None]])
 
 
@@ -65,7 +59,6 @@ class Channel:
         self._frames = FrameReader(TO_CHILD)
         self._runs: deque[Run] = deque()
         self._replies: dict[int, Reply] = {}
-        self._secrets: dict[int, str] = {}
         self._stopping = False
         self._number = 0
         self.pid = getpid()
@@ -133,7 +126,9 @@ class Channel:
         with self._lock, stops.held:
             self._number += 1
             self._socket.sendall(_encode(Call(self._number, verb, body)))
-            reply = self._wait_for(self._number, self._replies)
+            while self._number not in self._replies:
+                self._read()
+            reply = self._replies.pop(self._number)
         if reply.error is not None:
             kind = getattr(errors, reply.error, errors.OutliveError)
             raise kind(reply.body.decode())
@@ -141,15 +136,7 @@ class Channel:
 
     def secret(self, token: int) -> str:
         """Announce that the job ends this attempt in its own transaction. The secret is its proof for the database."""
-        self._refuse_copies()
-        with self._lock, stops.held:
-            self._socket.sendall(_encode(Completing(token)))
-            return self._wait_for(token, self._secrets)
-
-    def _wait_for(self, key: int, answers: dict[int, T]) -> T:
-        while key not in answers:
-            self._read()
-        return answers.pop(key)
+        return self.call("complete", b"%d" % token).decode()
 
     def arguments(self) -> bytes:
         """The arguments of the current job, if they are too large to come with it."""
@@ -189,7 +176,5 @@ class Channel:
                     self._runs.append(frame)
                 case Reply():
                     self._replies[frame.number] = frame
-                case Secret(token, secret):
-                    self._secrets[token] = secret
                 case Stopping():
                     self._stopping = True

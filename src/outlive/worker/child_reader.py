@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from outlive import protocol
+from outlive.errors import StaleAttempt
 from outlive.states import Outcome
 from outlive.worker import running_time
 from outlive.worker.children import Child, Verdict
@@ -101,17 +102,15 @@ class ChildReader:
 
     def _handle(self, child: Child, message: protocol.FromChild) -> None:
         match message:
-            case protocol.Call():
+            case protocol.Call(verb=verb):
                 if self._may_ask(child):
                     child.asking += 1
-                    self._reports.called(child, message)
+                    if verb == "complete":
+                        child.answer(self._complete(child, message))
+                    else:
+                        self._reports.called(child, message)
             case protocol.Progress():
                 self._progress(child, message)
-            case protocol.Completing(token):
-                if child.runs(token) and self._may_ask(child):
-                    child.current.completing = True
-                    child.unread += 1
-                    child.send(protocol.Secret(token, self._reports.secret_of(token)))
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._reports.traced(spans)
@@ -157,6 +156,13 @@ class ChildReader:
             self.distrust(child, "sends an error over the limit")
         else:
             self._done(child, done)
+
+    def _complete(self, child: Child, call: protocol.Call) -> protocol.Reply:
+        token = child.current.job.token if child.given else 0
+        if call.body != b"%d" % token:
+            return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
+        child.current.completing = True
+        return protocol.Reply(call.number, self._reports.secret_of(token).encode())
 
     def _may_ask(self, child: Child) -> bool:
         if child.asking + child.unread >= MAX_CALLS:
