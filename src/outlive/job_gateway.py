@@ -1,6 +1,6 @@
 """The way out of a process that runs a job: through its supervisor instead of over a connection.
 
-The child sets `gateway` and `account`, and the client reads them. Outside of jobs they stay None.
+A child sets `gateway`, and `Inside` sets `context` and `account` while a job runs. Outside of jobs all are None.
 """
 
 from __future__ import annotations
@@ -63,5 +63,24 @@ class SourceAccount:
 
 
 gateway: Gateway | None = None
+context: object = None
 account: SourceAccount | None = None
-"""Of the job that runs now."""
+"""Those of the job that runs now. They belong to the process, not to a thread: a job may start threads."""
+
+
+class Inside:
+    """A block in which a job runs. A test's job that waits for others may run these inside of its own block."""
+
+    __slots__ = ("_before", "_job")
+
+    def __init__(self, context: object, account: SourceAccount) -> None:
+        self._job = context, account
+
+    def __enter__(self) -> None:
+        global context, account
+        self._before = context, account
+        context, account = self._job
+
+    def __exit__(self, *_: object) -> None:
+        global context, account
+        context, account = self._before

@@ -1,10 +1,10 @@
-"""What jobs say, as text: how a log record travels to the supervisor, and in which form an output is kept.
+"""The output of jobs: how a log record travels to the supervisor, and in which form an output is stored.
 
 Prints and log records share one pipe, so they stay in order. A record is one line there: SIGN, its level and the name
 of its logger, each followed by SEPARATOR, and its message, with SIGN for each line break. A job can print such a line
-itself, which does no harm: it speaks only for itself.
+itself, which does no harm to others.
 
-A kept output is the end of all that an attempt has said. If lines are missing, its first line says how many.
+A stored output is the tail of all that an attempt has written, headed by a line that says how much was dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def count_in(lines: bytes) -> int:
 
 
 def kept(tail: bytes, lines: int) -> str:
-    """The form in which an output is kept: its end, in which records are lines of text, of so many lines in all."""
+    """The tail of an output as stored, headed by how many of its `lines` were dropped. Records become lines of text."""
     text = tail.decode(errors="replace").replace("\0", "")
     if SIGN in text:
         text = "\n".join(map(as_text, text.split("\n")))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 import msgspec
 
-from outlive import callers, wire
+from outlive import callers, job_gateway, wire
 from outlive.arguments import Codec
 from outlive.errors import BadArguments, Fail, OutliveError
 from outlive.model import JobRequest, as_json
@@ -188,23 +188,8 @@ def _utf8_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))  # wire.encode refuses surrogates, and explains why.
 
 
-_current: Context | None = None
-
-
 def current() -> Context:
     """The job that this process runs."""
-    if _current is None:
+    if job_gateway.context is None:
         raise NoJob("outlive.current() is for code that runs inside a job")
-    return _current
-
-
-def enter(context: Context) -> None:
-    """The job begins: `current()` gives this context."""
-    global _current
-    _current = context
-
-
-def leave() -> None:
-    """The job has ended."""
-    global _current
-    _current = None
+    return cast("Context", job_gateway.context)

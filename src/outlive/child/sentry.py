@@ -45,13 +45,13 @@ class Sentry:
         scope.set_tag("outlive.job_id", str(UUID(bytes=run.job_id)))
         scope.set_tag("outlive.attempt", str(run.attempt))
 
-    def failed(self, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> None:
+        """Make an event of what the job's code has raised."""
         client = sentry_sdk.get_client()
         mechanism = {"type": "outlive", "handled": False}
         found = (type(error), error, _own_frames(error.__traceback__))
         event, hint = event_from_exception(found, client_options=client.options, mechanism=mechanism)
         sentry_sdk.capture_event(event, hint=hint)
-        return True
 
     def end(self) -> None:
         self._scopes.close()

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive import job_gateway, kernel
+from outlive import importing, job_gateway, kernel
 from outlive.arguments import Codec
-from outlive.child import records, stops, telemetry
-from outlive.child.apps import import_app
+from outlive.child import log_records, stops, telemetry
 from outlive.child.attempt import Runnable, attempt
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.cleanliness import Origin
+from outlive.child.copies import CopiesExit
+from outlive.child.telemetry import Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
 from outlive.protocol import Done, Imported, Run, encode_frame, write_tickets
@@ -35,13 +36,32 @@ class Target(NamedTuple):
     log_level: str
 
 
+class Inheritance(NamedTuple):
+    """What a child has from its zygote."""
+
+    target: Target
+    tasks: Tasks
+    channel: Channel
+    stack: int
+    """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
+    watchers: Watchers
+    oom_score: bytes = b""
+
+
 NOT_IMPORTED = 3
 OOM_SCORE = 500
-"""How much rather than the supervisor the kernel kills a child."""
-"""More than that of parents and zygote: the kernel kills one job, and not the process above it."""
+"""How much rather than the supervisor the kernel kills a child: rather than its parent and the zygote, too."""
 REHEARSALS = 20
 """Python specialises code that has run about eight times."""
 _SIGCHLD, _SIGHUP, _SIGINT, _DEFAULT = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIG_DFL))
+
+
+def import_app(target: Target) -> importing.App:
+    """Import the app, and send its log records to the supervisor. A copy that the module forks exits here."""
+    with CopiesExit(os.getpid()):
+        app = importing.import_app(target.app)
+    log_records.send(target.log_level)
+    return app
 
 
 def install_handlers(stack: int) -> None:
@@ -90,13 +110,13 @@ class _EmptyTask:
         pass
 
 
-def main(tasks: Tasks, target: Target, channel: Channel, output: int, stack: int, oom_score: bytes) -> int:
+def main(inherited: Inheritance, output: int) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
     kernel.die_with_parent()
-    kernel.prefer_for_oom_kill(oom_score)
+    kernel.prefer_for_oom_kill(inherited.oom_score)
     _shed_zygote(output)
-    return serve(tasks, target, stack, channel)
+    return serve(inherited)
 
 
 def _shed_zygote(output: int) -> None:
@@ -109,18 +129,20 @@ def _shed_zygote(output: int) -> None:
     _reseed()
 
 
-def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run | None = None) -> int:
+def serve(inherited: Inheritance, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
+    _, tasks, channel, stack, watchers, _ = inherited
     job_gateway.gateway = channel
     origin: Origin | None = None
     try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
         while True:
             run = first or channel.receive()
-            if first is None and run.task in tasks and not tasks[run.task].policy.preload:
-                _exec(target, stack, channel, run)
-            if origin is None and run.task in tasks and tasks[run.task].policy.recycle_after == "clean":
+            policy = tasks[run.task].policy if run.task in tasks else None
+            if first is None and policy is not None and not policy.preload:
+                _exec(inherited, run)
+            if origin is None and policy is not None and policy.recycle_after == "clean":
                 origin = Origin((channel.descriptor, stack, channel.tickets))
-            done = attempt(tasks, run, channel)
+            done = attempt(tasks, run, channel, watchers)
             if origin is not None and not run.last:
                 done = _compared(done, origin)
             channel.send(done)
@@ -129,8 +151,7 @@ def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run
             first = None
     except (SupervisorGone, ConnectionResetError, BrokenPipeError):
         pass
-    if telemetry.watchers:
-        telemetry.flush()
+    watchers.flush()
     return 0
 
 
@@ -142,16 +163,17 @@ def _compared(done: Done, origin: Origin) -> Done:
     return done if changed is None else msgspec.structs.replace(done, changed=changed)
 
 
-def _exec(target: Target, stack: int, channel: Channel, run: Run) -> None:
+def _exec(inherited: Inheritance, run: Run) -> None:
     """Continue in a new interpreter, for code that does not work after a fork. Socket, output and pid stay the same."""
+    channel = inherited.channel
     handover = os.memfd_create("outlive-handover")
     os.write(handover, msgspec.msgpack.encode((run, *channel.unread())))
-    descriptors = (channel.descriptor, stack, channel.tickets, handover)
+    descriptors = (channel.descriptor, inherited.stack, channel.tickets, handover)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     numbers = map(str, descriptors)
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", *target, *numbers])
+        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", *inherited.target, *numbers])
     except OSError as error:
         print(f"{sys.executable} can't be executed: {error}", file=sys.stderr, flush=True)
         _exit(NOT_IMPORTED)
@@ -187,14 +209,13 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
     channel = Channel(socket.socket(fileno=sock), tickets)
     channel.resume(runs, rest)
     try:
-        app = import_app(target.app)
+        app = import_app(target)
     except AppNotFound as error:
         print(error, file=sys.stderr, flush=True)
         return NOT_IMPORTED
-    records.send(target.log_level)
-    telemetry.start(app, channel)
+    watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
-    return serve(app.tasks, target, stack, channel, run)
+    return serve(Inheritance(target, app.tasks, channel, stack, watchers), run)
 
 
 if __name__ == "__main__":

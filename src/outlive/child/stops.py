@@ -42,10 +42,11 @@ class _Held:
         _holds += 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        global _holds
+        global _holds, _pending
         _holds -= 1
-        if error is None:
-            _raise_pending()
+        if error is None and _pending and not _holds:
+            _pending = False
+            raise Stopped("the job was told to stop")
 
 
 class _LetThrough:
@@ -68,10 +69,3 @@ class _LetThrough:
 
 # These are classes because contextlib.contextmanager costs more, and every job uses them.
 held, let_through = _Held(), _LetThrough()
-
-
-def _raise_pending() -> None:
-    global _pending
-    if _pending and not _holds:
-        _pending = False
-        raise Stopped("the job was told to stop")

@@ -1,4 +1,4 @@
-"""What a child tells OpenTelemetry and Sentry about its jobs. Nothing, unless a setting turns one of them on.
+"""What a child reports to OpenTelemetry and Sentry about its jobs. Nothing, unless a setting turns one of them on.
 
 The zygote starts the watchers before it forks, so that children inherit the libraries. An error in a watcher costs the
 job nothing.
@@ -6,74 +6,69 @@ job nothing.
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Protocol
+from time import time
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from outlive import config as configuration
+from outlive.child.raised import Raised, guarded
 from outlive.importing import App
-from outlive.protocol import Run
+from outlive.protocol import Done, Run
 
 if TYPE_CHECKING:
     from outlive.child.channel import Channel
+    from outlive.child.sentry import Sentry
+    from outlive.child.tracing import Tracing
 
 FLUSH_S = 1.5
 """How long a child that exits sends what is left. The supervisor kills it half a second later."""
 
 
-class Watcher(Protocol):
-    def begin(self, run: Run) -> None: ...
-    def failed(self, error: BaseException) -> bool:
-        """The job's code has raised this. Returns whether an event was made of it."""
-        ...
+class Watchers:
+    def __init__(self, tracing: Tracing | None = None, sentry: Sentry | None = None) -> None:
+        self._sentry = sentry
+        self._all = [one for one in (tracing, sentry) if one is not None]
 
-    def end(self) -> None: ...
-    def flush(self, within_s: float) -> None: ...
+    @property
+    def sentry_options(self) -> dict[str, str]:
+        """With these options the supervisor makes the events of crashes."""
+        return {} if self._sentry is None else self._sentry.options
+
+    def begin(self, run: Run) -> None:
+        for one in self._all:
+            guarded(one.begin, run)
+
+    def end(self, done: Done, returned: object | Raised) -> Done:
+        """The job has ended like this. An exception without a stack was raised to say how the job should end."""
+        if not self._all:
+            return done
+        told = False
+        if self._sentry is not None and isinstance(returned, Raised) and done.stack is not None:
+            told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
+        for one in self._all:
+            guarded(one.end)
+        return replace(done, told=told, ended_at=time())
+
+    def flush(self) -> None:
+        """Send what is left, before this child exits."""
+        for one in self._all:
+            guarded(one.flush, FLUSH_S / len(self._all))
 
 
-watchers: list[Watcher] = []
+NO_WATCHERS = Watchers()
 
 
-def start(app: App, channel: Channel) -> dict[str, str]:
-    """Start the watchers that the settings turn on. Returns what the supervisor must know of the app's Sentry.
-
-    ConfigError: a library is not installed.
-    """
+def start(app: App, channel: Channel) -> Watchers:
+    """The watchers that the settings turn on. ConfigError: a library is not installed."""
     config = configuration.load(app=app.settings)
-    watchers.clear()
+    tracing = sentry = None
     if config.otel:
         from outlive.child.tracing import Tracing  # Not at the top: the libraries are optional.
 
-        watchers.append(Tracing(channel))
-    if not config.sentry:
-        return {}
-    from outlive.child.sentry import Sentry
+        tracing = Tracing(channel)
+    if config.sentry:
+        from outlive.child.sentry import Sentry
 
-    watchers.append(sentry := Sentry())
-    return sentry.options
-
-
-def begin(run: Run) -> None:
-    for one in watchers:
-        with contextlib.suppress(Exception):
-            one.begin(run)
-
-
-def failed(error: BaseException) -> bool:
-    told = False
-    for one in watchers:
-        with contextlib.suppress(BaseException):  # It formats the job's exception, which may run the job's code.
-            told = one.failed(error) or told
-    return told
-
-
-def end() -> None:
-    for one in watchers:
-        with contextlib.suppress(Exception):
-            one.end()
-
-
-def flush() -> None:
-    """Send what is left, before this child exits."""
-    for one in watchers:
-        with contextlib.suppress(Exception):
-            one.flush(FLUSH_S / len(watchers))
+        sentry = Sentry()
+    return Watchers(tracing, sentry)

@@ -20,11 +20,16 @@ import sys
 import time
 import traceback
 
+from msgspec import UNSET
+
+from outlive import config as configuration
 from outlive import kernel
-from outlive.child import records, serving, telemetry
-from outlive.child.apps import facts_of, import_app, make_codecs
-from outlive.errors import AppNotFound, ConfigError
+from outlive.child import serving, telemetry
+from outlive.child.serving import Inheritance, Target
+from outlive.errors import AppNotFound, BadArguments, ConfigError
+from outlive.importing import App
 from outlive.kernel import exit_at_once as _exit
+from outlive.policy import task_row
 from outlive.protocol import (
     TO_ZYGOTE,
     Broken,
@@ -35,6 +40,7 @@ from outlive.protocol import (
     Left,
     NotForked,
     Ready,
+    TaskFacts,
     ToZygote,
     decode_frame,
     encode_frame,
@@ -56,43 +62,44 @@ _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 class Zygote:
     """The zygote, or a parent that it has forked. Its table of children says which processes it forked."""
 
-    def __init__(self, control: socket.socket, target: serving.Target, stack: int | None = None) -> None:
-        self.control, self.target = control, target
-        self.is_parent = stack is not None
+    def __init__(self, control: socket.socket, inherited: Inheritance | None = None) -> None:
+        self.control = control
+        self.is_parent = inherited is not None
+        if inherited is not None:
+            self.inherited = inherited
         self.children: set[int] = set()
         self.left: set[int] = set()
         """Leftover processes of jobs that are still dying, or can't be killed."""
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """The kernel's list of children, kept open because it is read for every job."""
-        self.stack = os.memfd_create("outlive-stack") if stack is None else stack
-        """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.own = (control.fileno(), self.wake_read, self.wake_write, self.offspring)
         """The descriptors that a fork must not share with this process."""
 
-    def prepare(self) -> None:
+    def prepare(self, target: Target) -> None:
         """Import the app, and make its memory cheap to share."""
         kernel.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
-        self.oom_score = kernel.oom_score_above(serving.OOM_SCORE)  # That of its children.
+        oom_score = kernel.oom_score_above(serving.OOM_SCORE)  # That of its children.
         kernel.prefer_for_oom_kill(kernel.oom_score_above(OOM_SCORE))  # Parents inherit it.
-        self.app = import_app(self.target.app)
-        records.send(self.target.log_level)
-        make_codecs(self.app)
-        self.channel = serving.rehearse()
-        sentry = telemetry.start(self.app, self.channel)
+        app = serving.import_app(target)
+        _make_codecs(app)
+        channel = serving.rehearse()
+        watchers = telemetry.start(app, channel)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
-        serving.install_handlers(self.stack)
+        stack = os.memfd_create("outlive-stack")
+        serving.install_handlers(stack)
+        self.inherited = Inheritance(target, app.tasks, channel, stack, watchers, oom_score)
         gc.collect()
         gc.freeze()
-        limits = [one.limits for one in self.app.sources.values()]
-        schedules = list(self.app.schedules.values())
-        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), dict(self.app.settings), sentry))
+        limits = [one.limits for one in app.sources.values()]
+        schedules = list(app.schedules.values())
+        self.say(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry_options))
 
     def run(self) -> None:
         poll = select.poll()
@@ -131,26 +138,14 @@ class Zygote:
             self.say(NotForked(request.number, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
-            become(descriptors)
+            code = 70
+            try:
+                self._close()
+                code = become(*descriptors)
+            finally:
+                _exit(code)  # The original, from before the import: a job may have replaced it.
         self.children.add(pid)
         self.say(Forked(request.number, pid))
-
-    def _become_parent(self, descriptors: list[int]) -> None:
-        """Go on as the parent of one slot's children, in a session of its own."""
-        code = 70
-        try:
-            os.setsid()
-            kernel.go_on_without_parent()
-            kernel.become_subreaper()
-            self._close()
-            (control,) = descriptors
-            parent = Zygote(socket.socket(fileno=control), self.target, self.stack)
-            parent.app, parent.channel, parent.oom_score = self.app, self.channel, self.oom_score
-            signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
-            parent.run()
-            code = 0
-        finally:
-            _exit(code)
 
     def _close(self) -> None:
         """In a fork: close the descriptors of the process that has forked it, whose object is not used any more."""
@@ -158,17 +153,21 @@ class Zygote:
         for descriptor in self.own:
             os.close(descriptor)
 
-    def _become_child(self, descriptors: list[int]) -> None:
-        code = 70
-        try:
-            self._close()
-            sock, output, stack, tickets = descriptors
-            os.dup2(stack, self.stack, inheritable=False)
-            os.close(stack)
-            self.channel.adopt(sock, tickets)
-            code = serving.main(self.app.tasks, self.target, self.channel, output, self.stack, self.oom_score)
-        finally:
-            _exit(code)  # The original, from before the import: a job may have replaced it.
+    def _become_parent(self, control: int) -> int:
+        """Go on as the parent of one slot's children, in a session of its own."""
+        os.setsid()
+        kernel.go_on_without_parent()
+        kernel.become_subreaper()
+        parent = Zygote(socket.socket(fileno=control), self.inherited)
+        signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
+        parent.run()
+        return 0
+
+    def _become_child(self, sock: int, output: int, stack: int, tickets: int) -> int:
+        os.dup2(stack, self.inherited.stack, inheritable=False)
+        os.close(stack)
+        self.inherited.channel.adopt(sock, tickets)
+        return serving.main(self.inherited, output)
 
     def reap(self) -> None:
         """Reap dead children, and kill their leftover processes before their ends are reported."""
@@ -241,6 +240,36 @@ class Zygote:
             return  # The supervisor is gone, as the next request says.
 
 
+def _make_codecs(app: App) -> None:
+    """Make what decodes the arguments of each task, before any fork: otherwise each child would make it.
+
+    Arguments of schedules are checked again. Annotations may name what came later in their module.
+    """
+    for task in app.tasks.values():
+        task.codec.make()
+    for schedule in app.schedules.values():
+        try:
+            app.tasks[schedule.task].codec.unpack(schedule.args)
+        except BadArguments as error:
+            raise AppNotFound(f"the schedule {schedule.name} of {schedule.task} is refused: {error}") from None
+
+
+def _facts_of(app: App) -> list[TaskFacts]:
+    """What the supervisor needs to know about the app's tasks."""
+    config = configuration.load(app=app.settings)
+    return [
+        TaskFacts(
+            limits=task_row(name, task.policy, config),
+            timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
+            stall_s=task.policy.stall_s or config.stall_s,
+            memory_bytes=task.policy.memory_bytes or config.memory_bytes,
+            max_jobs=task.policy.max_jobs,
+            preload=task.policy.preload,
+        )
+        for name, task in app.tasks.items()
+    ]
+
+
 def _wake(*_: object) -> None:
     """The handler of SIGCHLD. A function that stays: to free one would cost each child five pages."""
 
@@ -275,18 +304,17 @@ def main(descriptor: int, app: str, log_level: str) -> int:
         signal.signal(number, lambda *_: None)
     kernel.unblock_signals()
     kernel.go_on_without_parent()  # A job may have stopped this process.
-    zygote = Zygote(socket.socket(fileno=descriptor), serving.Target(app, log_level))
+    zygote = Zygote(socket.socket(fileno=descriptor))
     try:
-        zygote.prepare()
+        zygote.prepare(Target(app, log_level))
     except AppNotFound as error:
         zygote.say(Broken(str(error), error.traceback))
         return IMPORT_FAILED
-    except ConfigError as error:  # It says what to do, so a traceback would only hide it.
-        zygote.say(Broken(f"{app} is imported, but can't be made ready: {error}", ""))
-        return IMPORT_FAILED
     except BaseException as error:
-        reason = f"{app} is imported, but can't be made ready: {type(error).__name__}: {error}"
-        zygote.say(Broken(reason, traceback.format_exc()))
+        known = isinstance(error, ConfigError)  # It says what to do, so a traceback would only hide it.
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        seen = "" if known else traceback.format_exc()
+        zygote.say(Broken(f"{app} is imported, but can't be made ready: {reason}", seen))
         return IMPORT_FAILED
     zygote.run()
     return 0

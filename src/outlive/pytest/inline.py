@@ -24,7 +24,6 @@ import pytest
 
 from outlive import db, job_gateway, statement, store
 from outlive.arguments import Codec
-from outlive.child import context
 from outlive.child.attempt import perform
 from outlive.child.channel import Channel
 from outlive.config import Config
@@ -255,12 +254,8 @@ def _awaited(job: CoroutineType[Any, Any, T]) -> T:
 @contextmanager
 def _inside(channel: Channel) -> Iterator[None]:
     """What a job asks of outlive goes through this channel, as in a child. A job that waits goes on as before."""
-    before, account = job_gateway.gateway, job_gateway.account
-    waiting = None if before is None else context.current()
-    job_gateway.gateway = channel
+    before, job_gateway.gateway = job_gateway.gateway, channel
     try:
         yield
     finally:
-        job_gateway.gateway, job_gateway.account = before, account
-        if waiting is not None:
-            context.enter(waiting)
+        job_gateway.gateway = before

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
@@ -35,8 +36,8 @@ class ProgressWriter:
         """The latest progress of each attempt, by token."""
         self.held_ends: list[Ended] = []
         """Ends of attempts whose progress is not written yet."""
-        self._warned: dict[int, None] = {}
-        """Attempts whose progress could not be written, the oldest first."""
+        self._warned: deque[int] = deque(maxlen=MAX_WARNED)
+        """Attempts whose progress could not be written."""
         self._hurry = asyncio.Event()
 
     def note(self, progress: Progress) -> None:
@@ -96,10 +97,8 @@ class ProgressWriter:
     def _warn(self, progress: Progress, error: Exception) -> None:
         """Warn once for each attempt: the job may repeat its progress many times a second."""
         if progress.token not in self._warned:
-            self._warned[progress.token] = None
+            self._warned.append(progress.token)
             _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, str(error).strip())
-        while len(self._warned) > MAX_WARNED:
-            del self._warned[next(iter(self._warned))]
 
 
 def _portions(reports: Iterable[Progress]) -> Iterator[list[Progress]]:

@@ -1,0 +1,73 @@
+"""The log records of jobs: they go to the supervisor, unless the app has said where they should go.
+
+Records that find no handler come here, in place of Python's own last resort. So nothing is written twice, and an app or
+a job that calls `logging.basicConfig` gets what it asks for; its lines are part of the job's output then. `logging` is
+not imported for this: every fork would pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any
+
+from outlive import output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+LOGGING = "logging"
+STDERR = 2
+
+
+def send(level: str) -> None:
+    """From now on, send the log records of this level and above to the supervisor."""
+    if LOGGING in sys.modules:
+        _install(level)
+    else:
+        sys.meta_path.insert(0, _OnImport(level))
+
+
+class _OnImport:
+    """Finds `logging` once, and installs the handler after its import."""
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != LOGGING:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _install(self._level)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _install(level: str) -> None:
+    import logging
+
+    class ToSupervisor(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                data = output.encode_record(record.levelname, record.name, self.format(record))
+                while data:
+                    data = data[os.write(STDERR, data) :]
+            except Exception:  # As every handler of `logging` does: the job goes on.
+                self.handleError(record)
+
+    root = logging.getLogger()
+    if root.handlers:  # The app has configured it, level included.
+        return
+    if root.level == logging.WARNING:  # As it is unless the app has set it.
+        root.setLevel(level.upper())
+    logging.lastResort = ToSupervisor(level.upper())

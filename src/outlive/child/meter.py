@@ -1,0 +1,81 @@
+"""What an attempt took: its time, CPU and memory, and what only its own process can know about its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from time import monotonic
+from typing import TextIO
+
+import msgspec
+
+from outlive import kernel
+from outlive.child import stops
+from outlive.child.raised import guarded
+from outlive.protocol import MARK, Done
+from outlive.states import Outcome
+
+STDOUT = 1
+
+
+class Meter:
+    """Measures from its creation on."""
+
+    __slots__ = ("_began", "_usage")
+
+    def __init__(self) -> None:
+        self._usage, self._began = getrusage(RUSAGE_SELF), monotonic()
+
+    def measured(self, done: Done, *, preload: bool, last: bool) -> Done:
+        """Add to a job's end what only this process can measure."""
+        took_s = monotonic() - self._began
+        for stream in (sys.stdout, sys.stderr):
+            guarded(_flush, stream)  # The job may have closed it, or put anything in its place.
+        marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
+        before, after = self._usage, getrusage(RUSAGE_SELF)
+        # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
+        peak_bytes = after.ru_maxrss * 1024 if preload else kernel.peak_bytes(os.getpid())
+        if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
+            kernel.forget_peak()  # The next job in this child must not inherit it.
+        return msgspec.structs.replace(
+            done,
+            took_s=took_s,
+            cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            peak_memory_bytes=peak_bytes,
+            marked=marked,
+            process_ended=done.outcome is Outcome.FAILED and _any_subprocess_ended(),
+            stopped_by=stops.last_signal(),
+        )
+
+
+def _flush(stream: TextIO) -> None:
+    stream.flush()
+
+
+def _mark_output() -> bool:
+    """If some output of this job is still unread, write a mark after it.
+
+    Otherwise no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
+    """
+    try:
+        unread = kernel.unread_bytes(STDOUT)
+        if unread:
+            os.write(STDOUT, MARK)
+    except OSError:  # The job has closed its output, or put something else in its place.
+        return False
+    return unread > 0
+
+
+def _any_subprocess_ended() -> bool:
+    """Whether a process that this child has started has ended. That may be why the job failed.
+
+    Every process has page faults: if reaped processes had any, one was reaped. It may be one of an earlier job in this
+    child, which only delays the report of the failure.
+    """
+    if getrusage(RUSAGE_CHILDREN).ru_minflt:
+        return True
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False

@@ -1,0 +1,49 @@
+"""What the job's code raises: the one place that catches it, and its text."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from outlive.protocol import MAX_ERROR_CHARS, MAX_STACK_CHARS
+
+T = TypeVar("T")
+MAX_KIND_CHARS = 100
+
+
+class Raised(NamedTuple):
+    error: BaseException
+
+    def summary(self, note: str = "") -> str:
+        """The type and the message of the exception, even if it can't be printed."""
+        kind = storable(type(self.error).__name__, MAX_KIND_CHARS)
+        message = guarded(str, self.error)
+        if isinstance(message, Raised):
+            message = "(it can't be printed)"
+        return f"{kind}: {storable(message + note, MAX_ERROR_CHARS - len(kind) - 2)}"
+
+    def stack(self) -> str | None:
+        """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""
+        lines = guarded(traceback.format_exception, self.error)
+        if isinstance(lines, Raised):
+            lines = guarded(traceback.format_tb, self.error.__traceback__)
+        return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
+
+
+def guarded(code: Callable[..., T], *args: object) -> T | Raised:
+    """Run code of the job: its function, or a method of its results, exceptions or streams.
+
+    Nothing else in a child catches what that raises, which may be anything, even SystemExit.
+    """
+    try:
+        return code(*args)
+    except BaseException as error:
+        return Raised(error)
+
+
+def storable(text: str, max_chars: int) -> str:
+    """Text that Postgres can store. Of a long one the end is kept."""
+    text = text[-4 * max_chars :]  # The text may be huge, and is copied next. More than needed: NULs are removed.
+    text = text.replace("\0", "").encode("utf-8", "replace").decode()
+    return text if len(text) <= max_chars else "…" + text[1 - max_chars :]
