@@ -107,7 +107,8 @@ class Channel:
         self._runs.extend(runs)
         self._frames.feed(rest)
 
-    def told_to_stop(self) -> bool:
+    def stopping(self) -> bool:
+        """Whether the worker is shutting down."""
         self._refuse_copies()
         with self._lock, stops.held:
             while select.select([self._socket], [], [], 0)[0]:

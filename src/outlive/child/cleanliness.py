@@ -135,7 +135,7 @@ class Origin:
 
     def _describe_descriptors(self) -> object:
         """How many there are, and what is behind those that were there before."""
-        # Since Linux 6.2 the kernel tells their number as the size of the directory.
+        # Since Linux 6.2 their number is the size of the directory.
         count = fstat(self._descriptors).st_size or len(os.listdir(_DESCRIPTORS))
         return count, fcntl(STDOUT, F_GETFL), [fstat(number).st_ino for number in self._numbers]
 

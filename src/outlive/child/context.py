@@ -101,7 +101,7 @@ class Context:
     @property
     def stopping(self) -> bool:
         """Whether the worker is shutting down: save your work and return soon."""
-        return self._channel.told_to_stop()
+        return self._channel.stopping()
 
     @property
     def inputs(self) -> list[Any]:

@@ -99,7 +99,7 @@ class Zygote:
         gc.freeze()
         limits = [one.limits for one in app.sources.values()]
         schedules = list(app.schedules.values())
-        self.say(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry_options))
+        self.send(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry_options))
 
     def run(self) -> None:
         poll = select.poll()
@@ -135,7 +135,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self.say(NotForked(request.number, f"fork failed: {error.strerror}"))
+            self.send(NotForked(request.number, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
             code = 70
@@ -145,7 +145,7 @@ class Zygote:
             finally:
                 _exit(code)  # The original, from before the import: a job may have replaced it.
         self.children.add(pid)
-        self.say(Forked(request.number, pid))
+        self.send(Forked(request.number, pid))
 
     def _close(self) -> None:
         """In a fork: close the descriptors of the process that has forked it, whose object is not used any more."""
@@ -188,7 +188,7 @@ class Zygote:
             if mine or not self.is_parent:
                 exits.append(_exited(pid, status, usage))
             for exit in exits:
-                self.say(exit)
+                self.send(exit)
 
     def kill_strays(self) -> list[Exited]:
         """Kill children that this process did not fork: the kernel gave them to it when their job died.
@@ -212,7 +212,7 @@ class Zygote:
                 if not gone and (late or not killed):
                     self.left.add(pid)
                     if not killed:
-                        self.say(Left(pid))
+                        self.send(Left(pid))
             time.sleep(PAUSE_S)
         return exits
 
@@ -233,11 +233,11 @@ class Zygote:
                 return
             time.sleep(PAUSE_S)
 
-    def say(self, message: FromZygote) -> None:
+    def send(self, message: FromZygote) -> None:
         try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
             self.control.sendall(encode_frame(message))
         except (BrokenPipeError, ConnectionResetError):
-            return  # The supervisor is gone, as the next request says.
+            return  # The supervisor is gone: the next read ends this process.
 
 
 def _make_codecs(app: App) -> None:
@@ -308,13 +308,13 @@ def main(descriptor: int, app: str, log_level: str) -> int:
     try:
         zygote.prepare(Target(app, log_level))
     except AppNotFound as error:
-        zygote.say(Broken(str(error), error.traceback))
+        zygote.send(Broken(str(error), error.traceback))
         return IMPORT_FAILED
     except BaseException as error:
         known = isinstance(error, ConfigError)  # It says what to do, so a traceback would only hide it.
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         seen = "" if known else traceback.format_exc()
-        zygote.say(Broken(f"{app} is imported, but can't be made ready: {reason}", seen))
+        zygote.send(Broken(f"{app} is imported, but can't be made ready: {reason}", seen))
         return IMPORT_FAILED
     zygote.run()
     return 0

@@ -208,7 +208,7 @@ class _InlineChannel(Channel):
         self.completing = False
         """The job ends its attempt in its own transaction."""
 
-    def told_to_stop(self) -> bool:
+    def stopping(self) -> bool:
         return False
 
     def send(self, frame: FromChild) -> None:

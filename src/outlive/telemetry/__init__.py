@@ -1,5 +1,4 @@
-"""What OpenTelemetry and Sentry are told. docs/adr/0007-telemetry.md says which process tells what.
+"""What goes to OpenTelemetry and Sentry. docs/adr/0007-telemetry.md says which process sends what.
 
-Their libraries are optional: the modules that import them (`producing`, `otlp`, `crashes`) are imported only when
-a setting turns them on.
+Their libraries are optional: these modules, but for `background`, are imported only when a setting turns them on.
 """

@@ -77,7 +77,7 @@ class JobCalls:
             del self._waiting[id(child)]
 
     async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply:
-        """An error, of whatever kind, goes back to the job that made the call; but a lock that it `may_wait` for."""
+        """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised."""
         try:
             with db.translated_errors():
                 return Reply(call.number, await self._run(session, child, call))
