@@ -100,14 +100,12 @@ def _short(file: str) -> str:
 
 def _drop_importlib(seen: traceback.TracebackException | None) -> None:
     """Leave out the frames of importlib and of this module: they say nothing about the user's code."""
+    hidden = ("<frozen importlib", importlib.__file__, os.path.abspath(__file__))
     while seen is not None:
-        kept = [frame for frame in seen.stack if not _imports(frame.filename)]
-        seen.stack = traceback.StackSummary.from_list(kept)
+        seen.stack = traceback.StackSummary.from_list(
+            [one for one in seen.stack if not one.filename.startswith(hidden)]
+        )
         seen = seen.__cause__ or seen.__context__
-
-
-def _imports(file: str) -> bool:
-    return file.startswith("<frozen importlib") or file in (importlib.__file__, os.path.abspath(__file__))
 
 
 def _libraries() -> tuple[str, ...]:
