@@ -277,19 +277,23 @@ class FrameReader(Generic[T]):
         buffer = self._buffer
         buffer += data
         frames: list[T] = []
-        start = self.unfinished_bytes = 0
+        start, end = 0, len(buffer)
+        self.unfinished_bytes = 0
+        view = memoryview(buffer)
         try:
-            while len(buffer) - start >= 4:
-                end = start + 4 + (length := int.from_bytes(buffer[start : start + 4], "big"))
+            while end - start >= 4:
+                length = int.from_bytes(view[start : start + 4], "big")
                 if length > self._max_bytes:
                     raise ValueError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
-                if len(buffer) < end:
+                if end - start - 4 < length:
                     self.unfinished_bytes = length
                     break
-                frames.append(self._decoder.decode(buffer[start + 4 : end]))
-                start = end
+                frames.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
+                start += 4 + length
         except (ValueError, RecursionError) as error:
             raise GarbledFrame(error, frames) from None
+        finally:
+            view.release()
         del buffer[:start]
         return frames
 

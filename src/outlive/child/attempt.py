@@ -19,7 +19,7 @@ from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
 from outlive.child.meter import Meter
 from outlive.child.raised import Raised, guarded, storable
-from outlive.child.telemetry import NO_WATCHERS, Watchers
+from outlive.child.telemetry import Watchers
 from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
@@ -51,7 +51,7 @@ class Runnable(Protocol):
     def codec(self) -> Codec: ...
 
 
-def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, watchers: Watchers = NO_WATCHERS) -> Done:
+def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, watchers: Watchers | None = None) -> Done:
     """Run one job, and report how it ended and what it took."""
     task = tasks.get(run.task)
     if task is None:
@@ -62,18 +62,19 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, watchers:
     return meter.measured(done, preload=task.policy.preload, last=run.last)
 
 
-def perform(task: Runnable, run: Run, channel: Channel, watchers: Watchers = NO_WATCHERS) -> Done:
+def perform(task: Runnable, run: Run, channel: Channel, watchers: Watchers | None = None) -> Done:
     """Call the function of a job, and say how that ended."""
     findings = Findings()
     account = SourceAccount(run.source, run.token, task.policy)
     with job_gateway.Inside(Context(run, channel, findings, task.codec), account):
-        watchers.begin(run)
+        if watchers is not None:
+            watchers.begin(run)
         returned = guarded(_call, task, run, channel)
         if isinstance(returned, Raised):
             done = _classify_error(returned, run.token, task.policy, account)
         else:
             done = _classify_result(returned, run, task.codec, findings, account)
-        return watchers.end(done, returned)
+        return done if watchers is None else watchers.end(done, returned)
 
 
 def _call(task: Runnable, run: Run, channel: Channel) -> object:

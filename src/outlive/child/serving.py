@@ -44,7 +44,7 @@ class Inheritance(NamedTuple):
     channel: Channel
     stack: int
     """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
-    watchers: Watchers
+    watchers: Watchers | None
     oom_score: bytes = b""
 
 
@@ -151,7 +151,8 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
             first = None
     except (SupervisorGone, ConnectionResetError, BrokenPipeError):
         pass
-    watchers.flush()
+    if watchers is not None:
+        watchers.flush()
     return 0
 
 

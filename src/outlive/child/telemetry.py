@@ -26,14 +26,11 @@ FLUSH_S = 1.5
 
 
 class Watchers:
-    def __init__(self, tracing: Tracing | None = None, sentry: Sentry | None = None) -> None:
+    def __init__(self, tracing: Tracing | None, sentry: Sentry | None) -> None:
         self._sentry = sentry
         self._all = [one for one in (tracing, sentry) if one is not None]
-
-    @property
-    def sentry_options(self) -> dict[str, str]:
+        self.sentry = {} if sentry is None else sentry.options
         """With these options the supervisor makes the events of crashes."""
-        return {} if self._sentry is None else self._sentry.options
 
     def begin(self, run: Run) -> None:
         for one in self._all:
@@ -41,8 +38,6 @@ class Watchers:
 
     def end(self, done: Done, returned: object | Raised) -> Done:
         """The job has ended like this. An exception without a stack was raised to say how the job should end."""
-        if not self._all:
-            return done
         told = False
         if self._sentry is not None and isinstance(returned, Raised) and done.stack is not None:
             told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
@@ -56,11 +51,8 @@ class Watchers:
             guarded(one.flush, FLUSH_S / len(self._all))
 
 
-NO_WATCHERS = Watchers()
-
-
-def start(app: App, channel: Channel) -> Watchers:
-    """The watchers that the settings turn on. ConfigError: a library is not installed."""
+def start(app: App, channel: Channel) -> Watchers | None:
+    """The watchers that the settings turn on, or None. ConfigError: a library is not installed."""
     config = configuration.load(app=app.settings)
     tracing = sentry = None
     if config.otel:
@@ -71,4 +63,4 @@ def start(app: App, channel: Channel) -> Watchers:
         from outlive.child.sentry import Sentry
 
         sentry = Sentry()
-    return Watchers(tracing, sentry)
+    return Watchers(tracing, sentry) if tracing or sentry else None

@@ -99,7 +99,16 @@ class Zygote:
         gc.freeze()
         limits = [one.limits for one in app.sources.values()]
         schedules = list(app.schedules.values())
-        self.send(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry_options))
+        self.send(
+            Ready(
+                _facts_of(app),
+                limits,
+                schedules,
+                _threads(),
+                dict(app.settings),
+                {} if watchers is None else watchers.sentry,
+            )
+        )
 
     def run(self) -> None:
         poll = select.poll()
