@@ -27,7 +27,7 @@ class Raised(NamedTuple):
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""
         lines = guarded(traceback.format_exception, self.error)
         if isinstance(lines, Raised):
-            lines = guarded(traceback.format_tb, self.error.__traceback__)
+            lines = guarded(lambda: traceback.format_tb(self.error.__traceback__))
         return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
 
 
