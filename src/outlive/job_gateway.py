@@ -1,6 +1,6 @@
 """The way out of a process that runs a job: through its supervisor instead of over a connection.
 
-A child sets `gateway`, and `Inside` sets `context` and `account` while a job runs. Outside of jobs all are None.
+A child sets `gateway`, and `Inside` sets `context` and `account` while a job runs. Outside of jobs these stay None.
 """
 
 from __future__ import annotations

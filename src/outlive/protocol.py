@@ -29,7 +29,7 @@ MAX_ERROR_CHARS = 8_001
 MAX_STACK_CHARS = 64_001
 """Both include the character that marks the place where a text was cut."""
 MARK = b"\0\x1eoutlive\x1e\0"
-"""A child writes this into its output after a job, if the supervisor has not read all of that yet."""
+"""A child writes this into its output after a job, if some of that is still unread."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
