@@ -19,7 +19,7 @@ from typing import NamedTuple
 from outlive import validation
 from outlive.errors import ConfigError
 
-MOST = 128
+MOST = 64
 PAUSE_S = 0.01
 """Between two answers, and between two times that connections are accepted."""
 AT_ONCE = 8
@@ -27,6 +27,7 @@ AT_ONCE = 8
 READ_S = 2.0
 LIVES_S = 10.0
 MAX_REQUEST_BYTES = 8000
+BACKLOG = 128
 
 
 class Response(NamedTuple):
@@ -49,7 +50,7 @@ class Endpoint:
         host, port = validation.host_and_port(listen)
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.create_server(address, family=family, backlog=MOST)
+            self._socket = socket.create_server(address, family=family, backlog=BACKLOG)
         except OSError as error:
             reason = f"this process can't listen there: {error.strerror}"
             raise ConfigError(f"metrics_listen is {listen}, and {reason}; choose another address") from None
