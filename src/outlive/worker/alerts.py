@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import subprocess
+from typing import IO, cast
 
 import msgspec
 
@@ -46,35 +47,33 @@ class Alerts:
         if len(self._tasks) >= MAX_WAITING:
             _log.error("too many alerts wait; this one is dropped: %s %s", event, facts)
             return
-        task = asyncio.get_running_loop().create_task(
-            self._run(command, msgspec.json.encode({"event": event, **facts}))
-        )
+        task = asyncio.create_task(self._run(command, msgspec.json.encode({"event": event, **facts})))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, command: str, body: bytes) -> None:
         async with self._places:
             try:
-                running = _Command(command, body)
+                process, pipe = _start(command, body)
             except OSError as error:
                 _log.error("the alert command %r can't be run: %s", command, error)
                 return
-            self.processes.add(running.process.pid)
+            self.processes.add(process.pid)
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    await running.end()
-                if running.process.returncode:
-                    last = running.stderr.decode(errors="replace").strip()
-                    _log.error("the alert command %r ended with code %s: %s", command, running.process.returncode, last)
+                    stderr = await _end(process, pipe)
+                if process.returncode:
+                    last = stderr.decode(errors="replace").strip()
+                    _log.error("the alert command %r ended with code %s: %s", command, process.returncode, last)
             except TimeoutError:
                 _log.error("the alert command %r did not end within %g s: it is killed", command, LIMIT_S)
             finally:
-                kernel.kill_group(running.process.pid)  # Processes that it left behind included.
+                kernel.kill_group(process.pid)  # Processes that it left behind included.
                 with contextlib.suppress(TimeoutError):  # It may run as another user now.
                     async with asyncio.timeout(KILLED_S):
-                        await running.end()
-                self.processes.discard(running.process.pid)
-                running.close()
+                        await _end(process, pipe)
+                self.processes.discard(process.pid)
+                pipe.close()
 
     async def finish(self, seconds: float) -> None:
         """Give running commands a moment, then kill them."""
@@ -86,43 +85,35 @@ class Alerts:
                 await asyncio.wait(late, timeout=1)
 
 
-class _Command:
-    """A running command.
+def _start(command: str, body: bytes) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """A running command, and its stderr."""
+    with open(os.memfd_create("outlive-alert"), "w+b") as facts:
+        facts.write(body)
+        facts.seek(0)
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            stdin=facts,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=kernel.unblock_signals,
+        )
+    pipe = cast(IO[bytes], process.stderr)
+    os.set_blocking(pipe.fileno(), False)
+    return process, pipe
+
+
+async def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> bytes:
+    """Wait until a command has ended, and return the end of its stderr.
 
     It is polled: asyncio's subprocesses know their pid only some time after the fork, and wait until every process has
     closed the inherited stderr, even if the command itself has ended.
     """
-
-    def __init__(self, command: str, body: bytes) -> None:
-        self.stderr = b""
-        with contextlib.ExitStack() as opened:
-            pipe, theirs = os.pipe2(os.O_CLOEXEC)
-            opened.callback(os.close, pipe)
-            with open(theirs, "wb") as errors, open(os.memfd_create("outlive-alert"), "w+b") as facts:
-                facts.write(body)
-                facts.seek(0)
-                self.process = subprocess.Popen(
-                    command,
-                    shell=True,
-                    stdin=facts,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    start_new_session=True,
-                    preexec_fn=kernel.unblock_signals,
-                )
-            opened.pop_all()
-        os.set_blocking(pipe, False)
-        self._pipe = pipe
-
-    async def end(self) -> None:
-        while self.process.poll() is None:
-            self._read_stderr()
-            await asyncio.sleep(POLL_S)
-        self._read_stderr()
-
-    def _read_stderr(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self.stderr = (self.stderr + os.read(self._pipe, 65536))[-STDERR_BYTES:]
-
-    def close(self) -> None:
-        os.close(self._pipe)
+    stderr, running = b"", True
+    while running:
+        running = process.poll() is None
+        stderr = (stderr + (pipe.read(65536) or b""))[-STDERR_BYTES:]
+        await asyncio.sleep(POLL_S if running else 0)
+    return stderr
