@@ -51,7 +51,7 @@ def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
     worker = start(within=HIDDEN)
-    assert worker.says("memory is limited by measuring")
+    assert worker.says("memory is limited by polling")
     many = faults.start_many.using(memory="160MB")
     modest, greedy = many.enqueue(100, 1, 2), many.enqueue(100, 1_500_000, 60)
     assert finished(greedy) is State.QUARANTINED

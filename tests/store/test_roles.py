@@ -226,7 +226,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent(WORKER))
         run(store.note_missed([WORKER], for_s=10), store.heartbeat(WORKER, "active"), store.give_up_silent())
         run(store.slowest(30.0), store.untold_deaths(within_s=60, batch=9), store.try_lock("sweep"))
-        run(store.unlock("sweep"), store.clock(), store.uptime(), store.list_workers(), store.convict(WORKER, tokens))
+        run(store.unlock("sweep"), store.clock(), store.list_workers(), store.convict(WORKER, tokens))
         run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]

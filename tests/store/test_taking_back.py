@@ -419,6 +419,6 @@ def test_a_lease_from_before_the_servers_start_does_not_expire_while_the_server_
     make(connection)
     claim(connection, worker=ANNA, lease_s=-1.0)
     connection.execute("update outlive.running set heartbeat_at = pg_postmaster_start_time() - interval '1 second'")
-    assert db.run(connection, store.expire(young=True)) == []
+    assert db.run(connection, store.expire(young_s=1e9)) == []
     connection.execute("update outlive.running set heartbeat_at = pg_postmaster_start_time()")
-    assert len(db.run(connection, store.expire(young=True))) == 1
+    assert len(db.run(connection, store.expire(young_s=1e9))) == 1

@@ -102,7 +102,6 @@ from outlive.store.reads import stats as stats
 from outlive.store.reads import statuses as statuses
 from outlive.store.reads import unserved as unserved
 from outlive.store.reads import unserved_tasks as unserved_tasks
-from outlive.store.reads import uptime as uptime
 from outlive.store.results import await_jobs as await_jobs
 from outlive.store.results import awaited_ends as awaited_ends
 from outlive.store.results import prune_awaited as prune_awaited

@@ -194,13 +194,15 @@ def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]:
     return statement("take_back", scalar, worker=worker, tokens=tokens)
 
 
-def expire(*, by: float | None = None, young: bool = False, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
+def expire(
+    *, by: float | None = None, young_s: float = 0.0, after: int = 0, batch: int = 1000
+) -> Statement[list[Lost]]:
     """End attempts whose lease has expired as lost, a batch of those with tokens after this one.
 
     `by` is the caller's own reckoning of the database's time; without it, the database's clock is trusted. While the
-    server is young, only leases that were renewed since its start expire.
+    server has run for less than `young_s`, only leases that were renewed since its start expire.
     """
-    return statement("expire", structs(Lost), by=by, young=young, after=after, batch=batch)
+    return statement("expire", structs(Lost), by=by, young_s=young_s, after=after, batch=batch)
 
 
 def reap(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:

@@ -146,7 +146,3 @@ def health() -> Statement[Table]:
 
 def clock() -> Statement[float]:
     return statement("clock", scalar)
-
-
-def uptime() -> Statement[float]:
-    return statement("uptime", scalar)

@@ -28,16 +28,19 @@ class _Missing(NamedTuple):
 class Absences:
     def __init__(self) -> None:
         self._missing: dict[UUID, _Missing] = {}
-        self._reconnected_at = -math.inf
+        self._generation = 0
+        self.reconnected_at = -math.inf
 
     @property
     def next_check_s(self) -> float:
         return MISSING_S if self._missing else CHECK_S
 
-    def reconnected(self, now: float) -> None:
-        """Checks on the lost connection prove nothing together with those on the new one."""
-        self._missing = {}
-        self._reconnected_at = now
+    def connected(self, generation: int, now: float) -> None:
+        """The next check is made on this connection. Earlier checks on another one prove nothing together with it."""
+        if generation != self._generation:
+            if self._generation:  # The first connection replaces none.
+                self._missing, self.reconnected_at = {}, now
+            self._generation = generation
 
     def found(self, absent: Mapping[UUID, int], now: float) -> None:
         """A check has found these workers without their lock, with its key."""
@@ -49,6 +52,6 @@ class Absences:
 
     def proven(self, now: float) -> dict[UUID, int]:
         """The workers that are dead, with the keys of their locks."""
-        cautious = now - self._reconnected_at <= CAUTIOUS_S
+        cautious = now - self.reconnected_at <= CAUTIOUS_S
         proof_s = CAUTIOUS_MISSING_S if cautious else MISSING_S
         return {worker: lock.key for worker, lock in self._missing.items() if now - lock.since >= proof_s}

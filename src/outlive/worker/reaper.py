@@ -1,7 +1,4 @@
-"""The reaper: it declares workers dead, ends their attempts as lost, and cleans up.
-
-It also quarantines jobs whose crash limit was lowered, and prunes. What else transactions leave to it is done by
-following.py.
+"""The reaper: it declares workers dead, ends their attempts as lost, quarantines killers, and prunes.
 
 A worker is declared dead:
 1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
@@ -35,7 +32,8 @@ from outlive.config import KEEP_SCHEDULES_S, KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
 from outlive.states import State
-from outlive.worker import cgroups, running_time
+from outlive.wording import counted
+from outlive.worker import cgroups, running_time, schedules
 from outlive.worker.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
@@ -74,25 +72,19 @@ class Reaper:
         self.session, self.alerts = session, alerts
         self._config, self._own_id, self._on_declared_dead = config, own_id, on_declared_dead
         self.announcements = Announcements(session, config, alerts)
-        self.declared_dead = False
-        """Other workers have declared this one dead."""
         self.attempts_ended = 0
         self.telemetry: Telemetry | None = None
         """Reports lost attempts, which their own workers can't report."""
+        self.checked_at = time.monotonic()
         self._absences = Absences()
-        self._generation = 0
-        self._reconnected_at = -math.inf
-        self._server_started_at: tuple[int, float] = (0, -math.inf)
-        """By which connection it is known, and when."""
         self.clock_offset_s: float | None = None
         """The database's clock minus this process' monotonic clock."""
-        self.checked_at = time.monotonic()
         self._clocks_distrusted_until = 0.0
         self._behind_s = running_time.behind_s()
         self._skipped = False
         """The last sweep was left to another reaper."""
         self._marks: dict[State, store.Mark] = {}
-        """The last job of each state that was looked at to be pruned."""
+        """The last job of each state that was considered for pruning."""
         self._marked_at = -math.inf
 
     # Every second: dead workers
@@ -104,20 +96,19 @@ class Reaper:
 
     async def check(self) -> None:
         """Declare workers dead whose locks are missing, and end the attempts of dead workers."""
-        await self._compare_clocks()
+        await self._check_clocks()
         absent = await self.session.run(store.absent(self._own_id))
-        now = time.monotonic()
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
         # awaited in between, because other services use the same session.
-        self._notice_reconnect(now)
+        now = self._note_connection()
         if None in absent.values():  # A worker that was declared dead finds only itself so, without a key.
-            self.hear_own_death()
+            self._on_declared_dead()
         others = {worker: key for worker, key in absent.items() if key is not None and worker != self._own_id}
         unseen = [worker for worker, key in others.items() if key == NEVER_LOCKED]
         self._absences.found({worker: key for worker, key in others.items() if key != NEVER_LOCKED}, now)
         proven = self._absences.proven(now) | await self._missed(unseen, now)
         if proven:
-            self._bury(await self.session.run(store.declare_dead(proven)))
+            self._clean_up_after(await self.session.run(store.declare_dead(proven)))
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
         await self.announcements.deaths()
         await self.announcements.quarantined()
@@ -125,15 +116,40 @@ class Reaper:
 
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
         """The workers among these that have taken no lock in ten seconds since the server started."""
-        if not unseen or not await self._trusts_clocks():
+        if not unseen or not self._trusts_clocks():
             return {}
         missed = await self.session.run(store.note_missed(unseen, for_s=NEVER_LOCKED_S))
-        had_time = now - self._reconnected_at > CAUTIOUS_MISSING_S
+        had_time = now - self._absences.reconnected_at > CAUTIOUS_MISSING_S
         return dict.fromkeys(missed, NEVER_LOCKED) if had_time else {}
 
-    def hear_own_death(self) -> None:
-        self.declared_dead = True
-        self._on_declared_dead()
+    def _note_connection(self) -> float:
+        self._absences.connected(self.session.generation, now := time.monotonic())
+        return now
+
+    def _clean_up_after(self, dead: list[Dead]) -> None:
+        """Log deaths, and kill the processes that dead workers have left on this machine."""
+        for worker in dead:
+            _log.error(
+                "Dead worker detected: %s (%s on %s, pid %d): %s; it had %s",
+                worker.id, worker.name, worker.hostname, worker.pid, worker.why, counted(worker.running, "job"),
+            )  # fmt: skip
+        if any(worker.hostname == socket.gethostname() for worker in dead):
+            # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
+            # process has a variable that names its supervisor.
+            kernel.kill_orphans(SUPERVISOR)
+            cgroups.remove_orphans()
+
+    async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
+        after = 0
+        while lost := await self.session.run(statement(after=after)):  # A batch at a time.
+            after = max(job.token for job in lost)
+            ended = [job for job in lost if job.state is not None]
+            self.attempts_ended += len(ended)
+            for job in ended:
+                _log.error("job %s, held by %s: %s; it is %s", job.id, job.worker_name, why, job.state)
+            if self.telemetry is not None:
+                for run in await self.session.run(store.lost_runs([job.token for job in ended])):
+                    self.telemetry.lost(run)
 
     # Every `sweep_s`: everything else
 
@@ -142,55 +158,58 @@ class Reaper:
         await asyncio.sleep(self._config.sweep_s)
 
     async def sweep(self, *, anyway: bool = False) -> None:
-        """End lost attempts, declare silent workers dead, quarantine killers, prune.
+        """Declare silent workers dead, end lost attempts, quarantine killers, prune.
 
         Lost attempts must end on time, so every reaper does that. For the rest, a reaper that finds another one
         sweeping skips this sweep, but not two in a row: the other one may hang.
         `anyway`: sweep even if another reaper has the lock; a one-shot run cannot wait for it.
         """
-        await self._compare_clocks()
-        await self._end_lost_attempts()
+        await self._check_clocks()
+        await self._end_silent_and_expired()
         pooled = self.session.pooled  # A pooler gives each statement another session: a lock would protect nothing.
         locked = not pooled and await self.session.run(store.try_lock(_LOCK))
-        may_skip = not (pooled or anyway or self._skipped)
-        self._skipped = may_skip and not locked
+        self._skipped = not (locked or pooled or anyway or self._skipped)
         if self._skipped:
             return
         try:
-            await self._give_up_silent_workers()
             await self.session.run(store.quarantine_killers())
             await self.session.run(store.requeue_missed())
             await self.announcements.quarantined()
             await self.announcements.crashing_tasks()
-            await self.announcements.schedules()
+            await schedules.check(self.session)
             await self._prune()
         finally:
             if locked:
                 with contextlib.suppress(psycopg.Error):  # A broken connection has released it.
                     await self.session.run(store.unlock(_LOCK))
 
-    async def _give_up_silent_workers(self) -> None:
-        now = time.monotonic()
-        self._notice_reconnect(now)
-        if not await self._trusts_clocks():
-            return
-        # While the server was away, no heartbeat could arrive.
-        away = None if self._reconnected_at == -math.inf else now - self._reconnected_at
-        self._bury(await self.session.run(store.give_up_silent(by=self._database_time(), reconnected_s=away)))
-        await self._end_lost_attempts()
+    async def _end_silent_and_expired(self) -> None:
+        connected_s = self._note_connection() - self._absences.reconnected_at
+        # While the server was away, no heartbeat could arrive and no lease could be renewed. Workers that are alive
+        # release what they gave up. A reaper that has just started did not see the server come back.
+        time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
+        if self._trusts_clocks():
+            silent = store.give_up_silent(by=self._database_time(), reconnected_s=connected_s)
+            self._clean_up_after(await self.session.run(silent))
+        await self._end_attempts(store.reap, "its worker died")
+        if self._trusts_clocks() and connected_s > time_to_renew_s:
+            expire = functools.partial(store.expire, by=self._database_time(), young_s=time_to_renew_s)
+            await self._end_attempts(expire, "its lease expired")
 
     async def _prune(self) -> None:
-        keep_s = self._config.keep_s
+        run, keep_s = self.session.run, self._config.keep_s
         for state in keep_s:
             await self._prune_finished(state, keep_s[state])
-        await self.session.run(store.prune_batches(keep_s=max(keep_s.values())))
-        await self.session.run(store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
-        await self._prune_jobs(store.prune_expired())
-        await self.session.run(store.prune_awaited())
-        await self.session.run(store.prune_watched())
-        await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
-        await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
-        await self.session.run(store.prune_audit())
+        await run(store.prune_batches(keep_s=max(keep_s.values())))
+        await run(store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
+        gone, more = 1, True
+        while gone and more:  # Jobs that another transaction has locked wait for the next sweep.
+            gone, more = await run(store.prune_expired())
+        await run(store.prune_awaited())
+        await run(store.prune_watched())
+        await run(store.prune_crashes(keep_s=self._config.keep_failed_s))
+        await run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+        await run(store.prune_audit())
 
     async def _prune_finished(self, state: State, keep_s: float) -> None:
         """Jobs of some tasks are kept for longer than others. They are passed over once, and looked at again an hour
@@ -205,87 +224,32 @@ class Reaper:
             if mark is not None:
                 self._marks[state] = mark
 
-    async def _prune_jobs(self, statement: Statement[tuple[int, bool]]) -> None:
-        """Prune a batch of jobs at a time. Jobs that another transaction has locked wait for the next sweep."""
-        gone, more = await self.session.run(statement)
-        while gone and more:
-            gone, more = await self.session.run(statement)
-
-    # For both
-
-    def _bury(self, dead: list[Dead]) -> None:
-        """Announce deaths, and kill the processes that dead workers have left on this machine."""
-        self.announcements.dead(dead)
-        if any(worker.hostname == socket.gethostname() for worker in dead):
-            # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
-            # process has a variable that names its supervisor.
-            kernel.kill_orphans(SUPERVISOR)
-            cgroups.remove_orphans()
-
-    async def _end_lost_attempts(self) -> None:
-        await self._end_attempts(store.reap, "its worker died")
-        now = time.monotonic()
-        self._notice_reconnect(now)
-        # While the server was away, no lease could be renewed. Workers that are alive release what they gave up.
-        time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
-        if await self._trusts_clocks() and now - self._reconnected_at > time_to_renew_s:
-            # A reaper that has just started did not see the server come back.
-            young = now - await self._server_start(now) < time_to_renew_s
-            expire = functools.partial(store.expire, by=self._database_time(), young=young)
-            await self._end_attempts(expire, "its lease expired")
-
-    async def _server_start(self, now: float) -> float:
-        if self._server_started_at[0] != self.session.generation:
-            uptime_s = await self.session.run(store.uptime())
-            self._server_started_at = (self.session.generation, now - uptime_s)
-        return self._server_started_at[1]
-
-    async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
-        after = 0
-        while lost := await self.session.run(statement(after=after)):  # A batch at a time.
-            after = max(job.token for job in lost)
-            for job in lost:
-                if job.state is not None:
-                    self.attempts_ended += 1
-                    _log.error("job %s, held by %s: %s; it is %s", job.id, job.worker_name, why, job.state)
-            if self.telemetry is not None:
-                tokens = [job.token for job in lost if job.state is not None]
-                for run in await self.session.run(store.lost_runs(tokens)):
-                    self.telemetry.lost(run)
-
-    def _notice_reconnect(self, now: float) -> None:
-        if self._generation == self.session.generation:
-            return
-        if self._generation:  # The first connection replaces none.
-            self._reconnected_at = now
-            self._absences.reconnected(now)
-        self._generation = self.session.generation
+    # For both: whether leases and heartbeats are as old as they look
 
     def _database_time(self) -> float | None:
         """The database's time by this process' clock: a jump after the last comparison is not in it."""
         return None if self.clock_offset_s is None else time.monotonic() + self.clock_offset_s
 
-    async def _compare_clocks(self) -> None:
-        """Notice a jump of the database's clock: leases and heartbeats look old then."""
+    def _stood_still_s(self) -> float:
+        return running_time.behind_s() - self._behind_s
+
+    def _trusts_clocks(self) -> bool:
+        return time.monotonic() >= self._clocks_distrusted_until and self._stood_still_s() <= CLOCK_JUMP_S
+
+    async def _check_clocks(self) -> None:
+        """Notice a jump of the database's clock. If this process stood still, all workers may have, and the database
+        with them."""
         before = time.monotonic()
         offset_s = await self.session.run(store.clock()) - before
-        if time.monotonic() - before > LATE_ANSWER_S:
-            return  # The answer does not say when in between the database read its clock.
-        jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
-        self.clock_offset_s = offset_s
-        if abs(jumped_s) > CLOCK_JUMP_S:
-            await self._distrust_clocks(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
-
-    async def _trusts_clocks(self) -> bool:
-        """Whether leases and heartbeats are as old as they look.
-
-        If this process stood still, all workers may have, and the database with them.
-        """
-        stood_s = running_time.behind_s() - self._behind_s
-        self._behind_s += stood_s
-        if stood_s > CLOCK_JUMP_S:
-            await self._distrust_clocks(f"this process stood still for {stood_s:.0f} s")
-        return time.monotonic() >= self._clocks_distrusted_until
+        if time.monotonic() - before <= LATE_ANSWER_S:  # A later answer does not say when the clock was read.
+            jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
+            self.clock_offset_s = offset_s
+            if abs(jumped_s) > CLOCK_JUMP_S:
+                await self._distrust_clocks(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
+        stood_still_s = self._stood_still_s()
+        self._behind_s += stood_still_s
+        if stood_still_s > CLOCK_JUMP_S:
+            await self._distrust_clocks(f"this process stood still for {stood_still_s:.0f} s")
 
     async def _distrust_clocks(self, why: str) -> None:
         """Give every worker the time to renew its leases and to send a heartbeat."""

@@ -20,7 +20,6 @@ from outlive import program, store, ticks
 from outlive.errors import ConfigError
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.wording import counted
-from outlive.worker import withdrawals
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
@@ -82,25 +81,25 @@ class Schedules:
             fired = await self._firing.run(store.fire(schedule, plan.ticks, plan.following))
         except ConfigError as error:
             await self._note_trouble(schedule, str(error))
-            return None
         except psycopg.Error as error:
             if error.sqlstate in _LOCKED:
-                self._note_lock(schedule, error)
+                self._note_lock(schedule, _reason(error))
             elif error.sqlstate is None or error.sqlstate.startswith(_NOT_THE_ROW):
                 raise
             else:
                 await self._note_trouble(schedule, _reason(error))
-            return None
-        self._locked.discard(schedule.name)
-        if fired is not None:
-            self._fired += 1
-            _log_firing(schedule, plan, fired)
-        return plan.following
+        else:
+            self._locked.discard(schedule.name)
+            if fired is not None:
+                self._fired += 1
+                _log_firing(schedule, plan, fired)
+            return plan.following
+        return None
 
-    def _note_lock(self, schedule: DueSchedule, error: psycopg.Error) -> None:
+    def _note_lock(self, schedule: DueSchedule, why: str) -> None:
         if schedule.name not in self._locked:
             self._locked.add(schedule.name)
-            _log.warning("schedule %s fires later, and is tried again every second: %s", schedule.name, _reason(error))
+            _log.warning("schedule %s fires later, and is tried again every second: %s", schedule.name, why)
 
     async def _note_trouble(self, schedule: DueSchedule, trouble: str) -> None:
         """Log it once: the row keeps it, and every worker reads the row."""
@@ -134,26 +133,42 @@ class Plan:
         return cls(due, following, missed_since=first)
 
 
+async def check(session: Session) -> None:
+    """Withdraw schedules whose last declaring worker is gone, and put those back in force that a worker declares."""
+    for name, app, withdrawn in await session.run(store.check_schedules()):
+        if withdrawn:
+            _log_withdrawn(app, [name])
+        else:
+            _log.warning("the schedule %s of the app %s is in force again: a living worker declares it", name, app)
+
+
 def _reason(error: psycopg.Error) -> str:
     return error.diag.message_primary or str(error).strip()
 
 
+def _log_withdrawn(app: str, schedules: Sequence[str]) -> None:
+    _log.warning(
+        "schedules no longer fire, because the app %s runs and no longer declares them: %s. They are deleted after a "
+        "week. If they belong to another service whose app has the same name, they fire again when that service "
+        'starts; tell the two apart with App(service="…")',
+        app, ", ".join(schedules),
+    )  # fmt: skip
+
+
 def _log_declaration(declared: Declared, app: str) -> None:
     if declared.withdrawn:
-        withdrawals.log(app, declared.withdrawn)
+        _log_withdrawn(app, declared.withdrawn)
     for name in declared.taken:
         _log.warning(
             "another app has declared a schedule %s too, and this worker takes it over: rename one of them, unless "
-            "that app has dropped it",
-            name,
-        )
+            "that app has dropped it", name,
+        )  # fmt: skip
     for name in declared.refused:
         _log.warning(
             "the schedule %s of this app is not in force, because an operator has made one of that name: rename it, "
             "or run `%s` for the operator's and restart this worker",
-            name,
-            program.command(f"schedules remove {name}"),
-        )
+            name, program.command(f"schedules remove {name}"),
+        )  # fmt: skip
 
 
 def _log_firing(schedule: DueSchedule, plan: Plan, fired: Fired) -> None:

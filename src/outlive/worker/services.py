@@ -56,66 +56,49 @@ class Services:
         on_declared_dead: Callable[[], None],
         on_drain: Callable[[], None],
     ) -> None:
-        self._me = me
+        self.me = me
         hot = self._hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
         firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
         wake = self.wake = Wakeup()
-        self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
-        self.outbox = Outbox(me.id, hot, self.leases, wake)
+        leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
+        outbox = self.outbox = Outbox(me.id, hot, leases, wake)
         self.sources = SourceOutcomes()
-        self.progress = ProgressWriter(me.id, session, self.outbox)
+        self.progress = ProgressWriter(me.id, session, outbox)
         self.end_lines = EndLines(me.id, session)
-        self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
+        self.completions = Completions(me.id, session, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.following = Following(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
-        self.heartbeat = Heartbeat(me.id, session, self.reaper, on_drain, every_s=config.heartbeat_s)
+        self.heartbeat = Heartbeat(me.id, config, session, on_declared_dead=on_declared_dead, on_drain=on_drain)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
-        reports = self._reports()
-        self.slots = slots = Slots(config, me.slots, zygotes, reports)
+        slots = self.slots = Slots(config, me.slots, zygotes, AttemptReports(self))
         self.claims = ClaimLoop(
             me.id,
             config,
             hot,
             slots=slots,
-            leases=self.leases,
-            outbox=self.outbox,
+            leases=leases,
+            outbox=outbox,
             sources=self.sources,
             wake=wake,
             tallies=self.tallies,
         )
         self.liveness = Liveness(me.id, url, self._notified)
-        self.watch = Watch(slots, self.leases)
-        self.taking_back = TakingBack(me.id, session, self.leases)
+        self.watch = Watch(slots, leases)
+        self.taking_back = TakingBack(me.id, session, leases)
         self.renewal = Renewal(
-            me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
+            me.id, config, session, slots=slots, leases=leases, outbox=outbox, progress=self.progress
         )
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.followed = Followed(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
         self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run)
-        self.sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
-
-    def _reports(self) -> AttemptReports:
-        return AttemptReports(
-            self._me,
-            outbox=self.outbox,
-            progress=self.progress,
-            end_lines=self.end_lines,
-            completions=self.completions,
-            calls=self.calls,
-            sources=self.sources,
-            heartbeat=self.heartbeat,
-            registration=self.registration,
-            wake=self.wake,
-            tallies=self.tallies,
-            telemetry=self.telemetry,
-        )
+        self.sessions = (hot, session, firing, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -161,7 +144,7 @@ class Services:
 
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(
-            self._me.id,
+            self.me.id,
             self._hot,
             left,
             outbox=self.outbox,

@@ -1,6 +1,6 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
-It starts the zygote, then its services, each a `run_once()` in a loop of its own; it stops them, and says goodbye.
+It starts the zygote, then its services, each a `run_once()` in a loop of its own; it stops them, and writes all ends.
 SIGTERM closes the slots at once, and the loops do the rest. SIGHUP starts a reload.
 """
 
@@ -40,7 +40,6 @@ TERM_BEFORE_END_S = 5.0
 IDLE_CHECK_S = 0.1
 URGENT = ("claim", "liveness", "reap")
 """The services that begin jobs, and by which workers notice each other's death: they retry sooner than others."""
-NO_GROUP = "measuring: no cgroup can be written"
 GOODBYE_S = 2.0
 """How long a silent database may delay the end, once for the statements under way and once for the goodbye."""
 
@@ -109,18 +108,11 @@ class Supervisor:
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
         self.stop_requests = 0
+        self.declared_dead = False
+        """Other workers have declared this one dead."""
         self._stop_by = 0.0
-        self._stopping = asyncio.Event()
-        self._started = False
+        self._stopping, self._reload, self._drain = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._reloading: asyncio.Task[None] | None = None
-        self._reload_again = False
-        self._leaving: asyncio.Task[None] | None = None
-
-    @property
-    def declared_dead(self) -> bool:
-        """Whether other workers have declared this one dead."""
-        return self._services is not None and self._services.reaper.declared_dead
 
     @property
     def stalled_by_a_job(self) -> bool:
@@ -130,23 +122,17 @@ class Supervisor:
         """Work until told to stop."""
         self._signals.listen(self._obey)
         async with monitored(self._config, self._vitals, self._systemd):
-            await self._live()
-
-    async def _live(self) -> None:
-        self._zygotes.start()
-        try:
-            starting = asyncio.create_task(self._start())
-            stopping = asyncio.create_task(self._stopping.wait())
-            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                services = starting.result()
-                await self._work(services)
-                if not self.declared_dead:
-                    await self._stop_within_grace(services)
-            else:
-                starting.cancel()
-        finally:
-            await self._finish()
+            self._zygotes.start()
+            try:
+                starting = asyncio.create_task(self._start())
+                stopping = asyncio.create_task(self._stopping.wait())
+                await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await self._work(starting.result())
+                else:
+                    starting.cancel()
+            finally:
+                await self._finish()
 
     async def _start(self) -> Services:
         """Import the app, add its settings to the others, then connect to the database that they name."""
@@ -164,22 +150,20 @@ class Supervisor:
             self._zygotes,
             self._alerts,
             ready.sentry,
-            on_declared_dead=self._stopping.set,
-            on_drain=self._drain_for_operator,
+            on_declared_dead=self._was_declared_dead,
+            on_drain=self._drain.set,
         )
         self._zygotes.open(ready, services.slots)
         await self._register(services)
-        self._started = self._vitals.started = True
+        self._vitals.started = True
         self._systemd.ready()
-        if self._reload_again:
-            self._reload()
-        me = self.me
-        counts = counted(me.slots, "slot"), counted(len(ready.tasks), "task")
-        _log.info("Worker %s started: %s, %s, %s", me.id, me.name, *counts)
+        counts = counted(slots, "slot"), counted(len(ready.tasks), "task")
+        _log.info("Worker %s started: %s, %s, %s", self.me.id, name, *counts)
         if others := unprefixed(self._config):
             _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
-        _log.info("memory is limited by %s", f"{groups} and by measuring" if groups else NO_GROUP)
+        how = f"{groups} and by polling" if groups else "polling: no cgroup is writable"
+        _log.info("memory is limited by %s", how)
         return services
 
     async def _register(self, services: Services) -> None:
@@ -197,13 +181,20 @@ class Supervisor:
 
     async def _work(self, services: Services) -> None:
         """Run all services until this worker must stop. They go on while it stops."""
+        loops = [("reload", self._reload_once), ("drain", self._drain_once), *services.loops()]
         self._tasks = [
             asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
-            for name, run_once in services.loops()
+            for name, run_once in loops
         ]
         await self._stopping.wait()
         if self.declared_dead:
             _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
+        else:
+            await self._stop_within_grace(services)
+
+    def _was_declared_dead(self) -> None:
+        self.declared_dead = True
+        self._stopping.set()
 
     def _obey(self, number: signal.Signals, sender: int) -> None:
         """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
@@ -211,7 +202,7 @@ class Supervisor:
             if self._services is not None and number is signal.SIGCONT:
                 self._services.taking_back.stalled_by_a_job = True
         elif number is signal.SIGHUP:
-            self._reload()
+            self._reload.set()
         elif number is not signal.SIGCONT:
             self._request_stop()
 
@@ -225,42 +216,38 @@ class Supervisor:
             self._services.slots.stop_jobs()
             self._services.heartbeat.drain()
 
-    def _drain_for_operator(self) -> None:
+    async def _drain_once(self) -> None:
         """An operator wants this worker to stop when its jobs have ended, however long they take."""
-        services = self._services
-        if services is None or self._stopping.is_set():
+        await self._drain.wait()
+        self._drain.clear()
+        if (services := self._services) is None or self._stopping.is_set():
             return
-        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, _running(services.slots.busy))
-        services.slots.close()
-        services.heartbeat.drain()
-        self._leaving = asyncio.get_running_loop().create_task(self._stop_when_idle(services))
-
-    async def _stop_when_idle(self, services: Services) -> None:
         slots = services.slots
-        while (slots.busy or slots.unplaced) and not self._stopping.is_set():  # noqa: ASYNC110  # It is rare.
+        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, _running(slots.busy))
+        slots.close()
+        services.heartbeat.drain()
+        while slots.busy or slots.unplaced:  # noqa: ASYNC110  # It is rare.
             await asyncio.sleep(IDLE_CHECK_S)
-        self._request_stop()
+        if not self._stopping.is_set():
+            self._request_stop()
 
-    def _reload(self) -> None:
-        """Import the app again, at once or when this worker has started."""
-        self._reload_again = True
-        if self._started and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
-
-    async def _reload_all(self) -> None:
-        """Reload once more if another SIGHUP arrives meanwhile: the code may have changed while it was imported."""
-        while self._reload_again and not self._stopping.is_set():
-            self._reload_again = False
-            try:
-                await self._zygotes.reload()
-            except Exception:
-                _log.exception("the app was not reloaded")
-            facts = self._zygotes.current.facts
-            if facts and facts.settings != self._app_settings:
-                _log.error(
-                    "the app's settings have changed: restart this worker, which keeps its database and all else "
-                    "except the limits of tasks"
-                )
+    async def _reload_once(self) -> None:
+        """Import the app again. A SIGHUP that arrives meanwhile reloads it once more: its code may have changed
+        while it was imported."""
+        await self._reload.wait()
+        self._reload.clear()
+        if self._stopping.is_set():
+            return
+        try:
+            await self._zygotes.reload()
+        except Exception:
+            _log.exception("the app was not reloaded")
+        facts = self._zygotes.current.facts
+        if facts and facts.settings != self._app_settings:
+            _log.error(
+                "the app's settings have changed: restart this worker, which keeps its database and all else "
+                "except the limits of tasks"
+            )
 
     async def _stop_within_grace(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
@@ -270,18 +257,18 @@ class Supervisor:
         slots.stop_jobs()
         services.wake.set()
         end_by, terminated = self._stop_by, False
-        while time.monotonic() < end_by:
+        while (now := time.monotonic()) < end_by:
             under_way = slots.busy or services.outbox.slow.under_way
             if not under_way and not (services.telemetry is not None and slots.leaving()):
                 break
-            if not terminated and (self.stop_requests > 1 or time.monotonic() > end_by - TERM_BEFORE_END_S):
-                terminated, end_by = True, min(end_by, time.monotonic() + TERM_BEFORE_END_S)
+            if not terminated and (self.stop_requests > 1 or now > end_by - TERM_BEFORE_END_S):
+                terminated, end_by = True, min(end_by, now + TERM_BEFORE_END_S)
                 for child in slots.busy:
                     child.signal(signal.SIGTERM)
             await asyncio.sleep(0.02)
 
     async def _finish(self) -> None:
-        """End all processes, give jobs back, say goodbye. A database that does not answer delays nothing."""
+        """End all processes, and give jobs back. A database that does not answer delays nothing."""
         services = self._services
         left = services.slots.end() if services else []
         self._zygotes.end()

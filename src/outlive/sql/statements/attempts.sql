@@ -168,12 +168,13 @@ where p.job_id = any(:ids::uuid[]) and p.checkpoint is not null;
 -- name: expire
 -- running -> pending, retryable, quarantined, failed, cancelled: attempts whose lease has expired are lost.
 -- Zero rows: no lease has expired. `by` is the time as the caller has reckoned it, so that a jump of the clock
--- since then ends no attempt; null trusts the clock. `young`: the server has just started, so only leases that
--- were renewed since then may have expired.
+-- since then ends no attempt; null trusts the clock. If the server has run for less than `young_s`, only leases
+-- that were renewed since it started may have expired.
 select l.* from outlive.end_lost(array(
   select r.token from outlive.running r
   where r.lease_until < least(outlive.now(), to_timestamp(:by::double precision)) and r.token > :after::bigint
-    and (not :young::boolean or r.heartbeat_at >= pg_postmaster_start_time())
+    and (r.heartbeat_at >= pg_postmaster_start_time()
+      or clock_timestamp() > pg_postmaster_start_time() + :young_s::double precision * interval '1 second')
   order by r.token limit :batch::int for update skip locked)) l;
 
 -- name: reap

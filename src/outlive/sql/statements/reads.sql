@@ -197,7 +197,3 @@ select
 -- name: clock
 -- The database's clock, for callers that compare it with their own.
 select extract(epoch from outlive.now())::double precision;
-
--- name: uptime
--- For how many seconds the server has been running.
-select extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision;
