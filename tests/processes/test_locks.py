@@ -120,7 +120,7 @@ def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
     db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=7)]))
     stranger.execute("select from outlive.sources where name = 'shop' for update")
     worker = start(target="limited:app", folder=tmp_path)
-    assert worker.says("another transaction has locked sources (shop): their new limits wait for it")
+    assert worker.says("another transaction has locked the source shop: what this app declares waits for it")
     job = make(connection, "limited.answer", notify=True)
     eventually(lambda: state_of(connection, job) is State.SUCCEEDED, within_s=8)
     rate = "select rate_limit_per_minute from outlive.sources"

@@ -17,6 +17,12 @@ import psycopg
 from outlive import db, embedded, store
 from outlive.worker.session import Session
 
+BEHIND_A_POOLER = (
+    "the database is behind a pooler in transaction mode: other workers notice the death of this one only when its "
+    "heartbeat is missed (after two minutes) or its leases expire (after five), and it finds new jobs by polling every "
+    "second; give workers an address that bypasses the pooler"
+)
+
 _log = logging.getLogger("outlive.worker")
 
 
@@ -24,8 +30,7 @@ class Liveness:
     def __init__(self, worker: UUID, url: str, notify: Callable[[str], None]) -> None:
         self._worker, self._notify = worker, notify
         self._session = Session(url, db.LIVENESS)
-        self._shown = False
-        self._warned = False
+        self._shown = self._warned = False
 
     async def show(self) -> None:
         """Open a session and take the lock in it, before the first claim."""
@@ -33,11 +38,12 @@ class Liveness:
         await self.close()
         await asyncio.to_thread(embedded.repair, self._session.url)  # An embedded server has no other guard.
         connection = await self._session.connect()
-        if db.pooled(connection):
-            self._warn()
-        else:
+        if not db.pooled(connection):
             while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
                 pass
+        elif not self._warned:
+            self._warned = True
+            _log.warning(BEHIND_A_POOLER)
         self._shown = True
 
     async def run_once(self) -> None:
@@ -54,15 +60,6 @@ class Liveness:
         except psycopg.OperationalError as error:
             # No pause: without a new session, other workers declare this one dead in half a second.
             self._session.note_loss(error)
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "the database is behind a pooler in transaction mode: other workers notice the death of this one only "
-                "when its heartbeat is missed (after two minutes) or its leases expire (after five), and it finds new "
-                "jobs by polling every second; give workers an address that bypasses the pooler"
-            )
 
     def hang_up(self) -> None:
         self._session.hang_up()

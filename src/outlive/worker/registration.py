@@ -1,4 +1,4 @@
-"""Registration: the database learns of this worker and its app, at the start and after each reload.
+"""Registration: it writes this worker and its app into the database, at the start and after each reload.
 
 Tasks and sources are written after each import of the app. Schedules are declared by a worker that starts, and when a
 reload has changed them. So a worker of an older version that merely runs on, or imports its app again because a zygote
@@ -25,7 +25,7 @@ from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 
 AGAIN_S = 0.2
-"""How long the limits of a locked source wait before the next try."""
+"""How long what another transaction has locked waits before the next try."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -38,7 +38,6 @@ class Registration:
         self._sources: Sequence[SourceLimits] = ()
         self._to_declare: Sequence[Schedule] = ()
         self._declared: Sequence[Schedule] | None = None
-        self._declares_later = False
         self._due = asyncio.Event()
         self._locked: list[str] = []
 
@@ -59,38 +58,35 @@ class Registration:
         await wait(self._due, self._config.sweep_s)
         if not self._due.is_set():
             await self._take_back_schedules()
-        elif await self._register_app():
+        elif not await self._register_app():
             await asyncio.sleep(AGAIN_S)
 
     async def _register_app(self) -> bool:
-        """Register tasks, sources and schedules. True: other transactions have locked some, so it must be repeated."""
-        tasks = self._tasks
-        locked = await self._session.run(store.register_sources(self._sources))
-        await self._session.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        """Register tasks, sources and schedules. False: other transactions have locked some, so it must be repeated."""
+        run, tasks = self._session.run, self._tasks
+        locked = await run(store.register_sources(self._sources))
+        await run(store.register_tasks(facts.limits for facts in tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
-        await self._session.run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
-        locked = locked + await self._session.run(store.spread_limits(tasks))
-        complete = await self._declare_schedules() and not locked
+        await run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
+        locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
+        if not await self._declare_schedules():
+            locked.append("schedules")
         if locked and locked != self._locked:
-            _log.warning("another transaction has locked sources (%s): their new limits wait for it", ", ".join(locked))
+            _log.warning("another transaction has locked %s: what this app declares waits for it", ", ".join(locked))
         self._locked = locked
-        if complete and tasks is self._tasks:
+        if not locked and tasks is self._tasks:
             self._due.clear()
-        return not complete
+        return not locked
 
     async def _declare_schedules(self) -> bool:
         """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""
         schedules = self._to_declare
-        if schedules == self._declared:
-            return True
-        try:
-            await self._schedules.declare(schedules, self._app)
-        except psycopg.errors.LockNotAvailable:
-            if not self._declares_later:
-                _log.warning("another transaction has locked schedules: what this app declares waits for it")
-            self._declares_later = True
-            return False
-        self._declared, self._declares_later = schedules, False
+        if schedules != self._declared:
+            try:
+                await self._schedules.declare(schedules, self._app)
+            except psycopg.errors.LockNotAvailable:
+                return False
+            self._declared = schedules
         return True
 
     async def _take_back_schedules(self) -> None:

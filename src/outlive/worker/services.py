@@ -77,16 +77,9 @@ class Services:
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptReports(self))
         self.claims = ClaimLoop(
-            me.id,
-            config,
-            hot,
-            slots=slots,
-            leases=leases,
-            outbox=outbox,
-            sources=self.sources,
-            wake=wake,
+            me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies,
-        )
+        )  # fmt: skip
         self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, leases)
         self.taking_back = TakingBack(me.id, session, leases)
@@ -144,14 +137,9 @@ class Services:
 
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(
-            self.me.id,
-            self._hot,
-            left,
-            outbox=self.outbox,
-            progress=self.progress,
-            completions=self.completions,
+            self.me.id, self._hot, left, outbox=self.outbox, progress=self.progress, completions=self.completions,
             sources=self.sources,
-        )
+        )  # fmt: skip
 
     def hang_up(self) -> None:
         """Cut the connections under statements that get no answer. The one that shows this worker's life stays: others
