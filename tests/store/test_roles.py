@@ -43,7 +43,7 @@ ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch"}
 FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
-        *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changed"),
+        *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
         *("watch", "silent_workers"),
     },
     "outlive_job": {"complete"},

@@ -770,6 +770,7 @@ return current_setting('transaction_isolation') not in ('repeatable read', 'seri
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
 --     batches_of          the batches of some jobs
+--     sizes_in_batches    how many of some jobs are in each batch
 --     count_in_batches    counts jobs that have just ended, and jobs that were just made
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
@@ -928,6 +929,12 @@ begin
     from unnest(ids) with ordinality i(id, at) order by i.at);
 end $$;
 
+create or replace function outlive.sizes_in_batches(ids uuid[]) returns table (id uuid, jobs bigint)
+language sql stable as $$
+-- How many of these jobs are in each batch, in the order in which batches are locked.
+select b.id, count(*) from unnest(outlive.batches_of(ids)) b(id) where b.id is not null group by b.id order by b.id
+$$;
+
 create or replace function outlive.count_in_batches(ids uuid[], states text[], joined uuid[] default '{}')
 returns void language plpgsql as $$
 -- These jobs have just reached these states, and for each of `joined` a job was just made. The batches are locked
@@ -977,10 +984,7 @@ create or replace function outlive.uncount_in_batches(ids uuid[], state text) re
 declare
   n record;
 begin
-  for n in
-    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
-    where b.id is not null group by b.id order by b.id
-  loop
+  for n in select * from outlive.sizes_in_batches(ids) loop
     update outlive.batches t set
       failed = t.failed - n.jobs * (state = 'failed')::int,
       cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
@@ -995,10 +999,7 @@ create or replace function outlive.forget_in_batches(ids uuid[]) returns void la
 declare
   n record;
 begin
-  for n in
-    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
-    where b.id is not null group by b.id order by b.id
-  loop
+  for n in select * from outlive.sizes_in_batches(ids) loop
     update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
   end loop;
 end $$;
@@ -3459,7 +3460,7 @@ end $$;
 -- Schedules: how apps declare them, how they fire, and what operators do with them.
 --
 --     schedule_changed   trigger: a schedule with other times computes its next firing again
---     changed            whether an operator has changed a schedule
+--     changes            what operators have changed in a schedule
 --     declared_by_living whether a living worker of any app declares a schedule
 --     declare_schedules  what an app declares, merged with what operators have changed
 --     check_schedules    withdraws schedules that no living worker declares, and puts others back in force
@@ -3485,22 +3486,17 @@ when ((old.cron, old.every_s, old.timezone, old.starts_at, old.ends_at) is disti
       (new.cron, new.every_s, new.timezone, new.starts_at, new.ends_at))
 execute function outlive.schedule_changed();
 
-create or replace function outlive.changed(s outlive.schedules) returns boolean language sql stable
--- A schedule of an app whose columns differ from its declaration.
+create or replace function outlive.changes(s outlive.schedules) returns jsonb language sql stable
+-- The columns in which a schedule differs from what its app declares, with their present values.
 begin atomic
-  select (s.task, s.args::jsonb, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap,
-      s.jitter_s, s.starts_at, s.ends_at)
-    is distinct from
-      (d.task, d.args::jsonb, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap,
-      d.jitter_s, d.starts_at, d.ends_at)
-  from json_populate_record(null::outlive.schedules, s.declared) d;
+  select coalesce(jsonb_object_agg(c.name, r.now -> c.name), '{}')
+  from (
+      select to_jsonb(s) as now, to_jsonb(json_populate_record(null::outlive.schedules, s.declared)) as declared
+      offset 0) r,
+    unnest('{task,args,queue,priority,cron,every_s,timezone,missed,overlap,jitter_s,starts_at,
+      ends_at}'::text[]) c(name)
+  where r.now -> c.name <> r.declared -> c.name;
 end;
-
-create or replace function outlive.kept(mine anycompatible, was anycompatible, declared anycompatible)
-returns anycompatible language sql immutable as $$
--- The value of a column after a new declaration: an operator's stays, the app's follows.
-select case when mine is distinct from was then mine else declared end
-$$;
 
 create or replace function outlive.declared_by_living(s outlive.schedules) returns boolean language sql stable
 -- Of any app: the other one has the same name, or declared it before its present app took it over.
@@ -3518,7 +3514,7 @@ declare
   declaration json;
   d outlive.schedules;
   s outlive.schedules;
-  was outlive.schedules;
+  kept jsonb;
 begin
   perform pg_advisory_xact_lock(hashtextextended('outlive declare_schedules', 0));  -- One at a time: no deadlocks.
   return query update outlive.schedules t set withdrawn_at = outlive.now()
@@ -3540,37 +3536,27 @@ begin
       return next;
     end if;
     continue when s.declared is null;
-    was := json_populate_record(null::outlive.schedules, s.declared);
-    if (s.cron, s.every_s) is distinct from (was.cron, was.every_s) then
-      d.cron := s.cron;
-      d.every_s := s.every_s;
+    kept := outlive.changes(s);
+    if kept ?| '{cron,every_s}' then
+      kept := kept || jsonb_build_object('cron', s.cron, 'every_s', s.every_s);
+    end if;
+    if kept ? 'args' then  -- As an operator wrote them: jsonb would write some numbers in another way.
+      d.args := s.args;
     end if;
     update outlive.schedules t set
-      task = outlive.kept(s.task, was.task, d.task),
-      args = case when s.args::jsonb is distinct from was.args::jsonb then s.args else d.args end,
-      queue = outlive.kept(s.queue, was.queue, d.queue),
-      priority = outlive.kept(s.priority, was.priority, d.priority),
-      cron = d.cron,
-      every_s = d.every_s,
-      timezone = outlive.kept(s.timezone, was.timezone, d.timezone),
-      missed = outlive.kept(s.missed, was.missed, d.missed),
-      overlap = outlive.kept(s.overlap, was.overlap, d.overlap),
-      jitter_s = outlive.kept(s.jitter_s, was.jitter_s, d.jitter_s),
-      starts_at = outlive.kept(s.starts_at, was.starts_at, d.starts_at),
-      ends_at = outlive.kept(s.ends_at, was.ends_at, d.ends_at),
-      declared = declaration,
-      declared_by = app,
-      withdrawn_at = null
-    where t.name = d.name;
+      (task, args, queue, priority, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at,
+       declared, declared_by, withdrawn_at) =
+      (k.task, d.args, k.queue, k.priority, k.cron, k.every_s, k.timezone, k.missed, k.overlap, k.jitter_s,
+       k.starts_at, k.ends_at, declaration, app, null)
+    from jsonb_populate_record(d, kept) k where t.name = d.name;
   end loop;
 end $$;
 
 create or replace function outlive.check_schedules()
 returns table (schedule text, app text, withdrawn boolean) language plpgsql as $$
--- Withdraw the schedules of which an app runs that declares them no more: the last worker that did is gone. And
--- put back in force what a living worker declares, for example one that was thought dead. If that is a worker of
--- another app, it finds out and declares it again (`orphaned_schedules`). A row that is locked is looked at next
--- time.
+-- Withdraw the schedules that their app, which runs, no longer declares: the last worker that did is gone. Put
+-- back in force those that a living worker declares, for example one that was declared dead. If that is a worker
+-- of another app, it declares them again (`orphaned_schedules`). A row that is locked waits for the next check.
 begin
   return query
     update outlive.schedules t set withdrawn_at = case when t.withdrawn_at is null then outlive.now() end
@@ -3601,9 +3587,9 @@ create or replace function outlive.fire(
   schedule text, seen_next timestamptz, seen_changed timestamptz, ticks timestamptz[], following timestamptz)
 returns table (jobs int, busy uuid) language plpgsql as $$
 -- (none) -> pending, one job for each tick; and `following`, the tick after them, is written. Zero rows: another
--- worker fires it, or an operator has changed or paused it since it was read. `busy` is the job of an earlier
--- firing for whose sake this one makes no job. A tick that was fired before makes no second job: it is left out,
--- and if the row was made again since, its id is the same.
+-- worker fires it, or an operator has changed or paused it since it was read. `busy` is the unfinished job of an
+-- earlier firing because of which this one is skipped. A tick that was fired before makes no second job: it is
+-- left out, and if the row was made again since, its id is the same.
 declare
   s outlive.schedules;
   ids uuid[];
@@ -3662,21 +3648,17 @@ begin
   return s;
 end $$;
 
-create or replace function outlive.pause_schedule(name text) returns void language plpgsql as $$
+create or replace function outlive.pause_schedule(name text) returns void language sql as $$
 -- It fires no more until it is resumed.
-#variable_conflict use_variable
-begin
-  perform outlive.the_schedule(name);
-  update outlive.schedules t set paused_at = coalesce(t.paused_at, outlive.now()) where t.name = name;
-end $$;
+update outlive.schedules t set paused_at = coalesce(t.paused_at, outlive.now())
+from outlive.the_schedule(pause_schedule.name) s where t.name = s.name
+$$;
 
-create or replace function outlive.resume_schedule(name text) returns void language plpgsql as $$
+create or replace function outlive.resume_schedule(name text) returns void language sql as $$
 -- It fires again. The firings that were due meanwhile follow `missed`.
-#variable_conflict use_variable
-begin
-  perform outlive.the_schedule(name);
-  update outlive.schedules t set paused_at = null where t.name = name;
-end $$;
+update outlive.schedules t set paused_at = null
+from outlive.the_schedule(resume_schedule.name) s where t.name = s.name
+$$;
 
 create or replace function outlive.run_schedule(name text) returns uuid language plpgsql as $$
 -- (none) -> pending: a job of this schedule, now, whether it is paused or not. Its next firing stays as it is. The
@@ -3711,13 +3693,10 @@ begin
   from json_populate_record(null::outlive.schedules, s.declared) d where t.name = name;
 end $$;
 
-create or replace function outlive.remove_schedule(name text) returns void language plpgsql as $$
+create or replace function outlive.remove_schedule(name text) returns void language sql as $$
 -- Delete a schedule. If an app declares it, the next worker of that app to start makes it again.
-#variable_conflict use_variable
-begin
-  perform outlive.the_schedule(name);
-  delete from outlive.schedules t where t.name = name;
-end $$;
+delete from outlive.schedules t using outlive.the_schedule(remove_schedule.name) s where t.name = s.name
+$$;
 
 -- Counts: how many jobs there are, without reading them all.
 --
@@ -4422,7 +4401,7 @@ from outlive.sources s, lateral (
 create view outlive.schedule_states as
 select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap, s.jitter_s,
   s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by, s.withdrawn_at,
-  s.declared is not null and outlive.changed(s) as changed,
+  s.declared is not null and outlive.changes(s) <> '{}' as changed,
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;

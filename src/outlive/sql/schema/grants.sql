@@ -63,7 +63,7 @@ grant select on
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.count_lanes(int), outlive.count_jobs(), outlive.count_finished(int), outlive.end_rates(),
-  outlive.changed(outlive.schedules), outlive.watch(uuid, int, bigint),
+  outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
   outlive.silent_workers()
   to outlive_viewer;
 

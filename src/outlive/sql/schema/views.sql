@@ -131,7 +131,7 @@ from outlive.sources s, lateral (
 create view outlive.schedule_states as
 select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap, s.jitter_s,
   s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by, s.withdrawn_at,
-  s.declared is not null and outlive.changed(s) as changed,
+  s.declared is not null and outlive.changes(s) <> '{}' as changed,
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;

@@ -5,6 +5,7 @@
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
 --     batches_of          the batches of some jobs
+--     sizes_in_batches    how many of some jobs are in each batch
 --     count_in_batches    counts jobs that have just ended, and jobs that were just made
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
@@ -163,6 +164,12 @@ begin
     from unnest(ids) with ordinality i(id, at) order by i.at);
 end $$;
 
+create or replace function outlive.sizes_in_batches(ids uuid[]) returns table (id uuid, jobs bigint)
+language sql stable as $$
+-- How many of these jobs are in each batch, in the order in which batches are locked.
+select b.id, count(*) from unnest(outlive.batches_of(ids)) b(id) where b.id is not null group by b.id order by b.id
+$$;
+
 create or replace function outlive.count_in_batches(ids uuid[], states text[], joined uuid[] default '{}')
 returns void language plpgsql as $$
 -- These jobs have just reached these states, and for each of `joined` a job was just made. The batches are locked
@@ -212,10 +219,7 @@ create or replace function outlive.uncount_in_batches(ids uuid[], state text) re
 declare
   n record;
 begin
-  for n in
-    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
-    where b.id is not null group by b.id order by b.id
-  loop
+  for n in select * from outlive.sizes_in_batches(ids) loop
     update outlive.batches t set
       failed = t.failed - n.jobs * (state = 'failed')::int,
       cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
@@ -230,10 +234,7 @@ create or replace function outlive.forget_in_batches(ids uuid[]) returns void la
 declare
   n record;
 begin
-  for n in
-    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
-    where b.id is not null group by b.id order by b.id
-  loop
+  for n in select * from outlive.sizes_in_batches(ids) loop
     update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
   end loop;
 end $$;
