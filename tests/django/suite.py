@@ -206,7 +206,7 @@ class SettingsTests(TestCase):
             del connections["odd"], connections.settings["odd"]
 
     def test_the_schema_comes_only_into_databases_that_a_backend_names(self) -> None:
-        assert apps.databases() == {"default"}
+        assert apps.used_databases() == {"default"}
         apps._bring_schema(using="unnamed", verbosity=1)  # It would fail: no database has this alias.
 
     def test_the_address_of_a_database_has_all_that_its_settings_say(self) -> None:

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from tests.tidy.reading import SOURCE, modules, none, shown, syntax
@@ -50,19 +51,23 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+def modules_in(node: ast.AST, path: Path) -> list[str]:
+    """The modules that a statement imports; of a name that a module of outlive has, that module with the name."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    assert node.level == 0, f"{shown(path, node.lineno)}: imports are absolute"
+    whole = node.module is not None and node.module.partition(".")[0] == "outlive"
+    return [f"{node.module}.{alias.name}" for alias in node.names] if whole else [node.module or ""]
+
+
 def imports() -> Iterator[tuple[str, str, str]]:
     """Every module that a file of outlive imports: the place, the part of outlive that imports it, and its name."""
     for path in modules():
         for node in ast.walk(syntax(path)):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{shown(path, node.lineno)}: imports are absolute"
-                whole = node.module == "outlive"
-                names = [f"outlive.{alias.name}" for alias in node.names] if whole else [node.module or ""]
-            else:
-                continue
-            yield from ((shown(path, node.lineno), part_of(path), name) for name in names)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield from ((shown(path, node.lineno), part_of(path), name) for name in modules_in(node, path))
 
 
 IMPORTS = [(place, part, name, name.partition(".")[0]) for place, part, name in imports()]
@@ -80,6 +85,24 @@ def test_imports_only_go_down() -> None:
     none(f"{place}: {mine} imports {part}" for place, mine, part in ours if LEVEL[part] < LEVEL[mine])
     none(f"{place}: {mine} imports {part}" for place, mine, part in ours if mine != part and {mine, part} <= APART)
     none(f"{place}: child imports {part}" for place, mine, part in ours if mine == "child" and part in CLOSED_TO_JOBS)
+
+
+def test_no_modules_import_each_other_when_they_run() -> None:
+    """Imports inside functions count. Those for types do not, nor does that of a module's own package."""
+    paths = {".".join(("outlive", *path.relative_to(SOURCE).with_suffix("").parts)): path for path in modules()}
+    known = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        blocks = [node for node in ast.walk(syntax(path)) if isinstance(node, ast.If)]
+        of_types = [block for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING"]
+        hidden = {node for block in of_types for one in block.body for node in ast.walk(one)}
+        found = [one for node in ast.walk(syntax(path)) if node not in hidden for one in modules_in(node, path)]
+        needed = {one if one in known else one.rpartition(".")[0] for one in found}
+        graph[name] = {one for one in needed & known.keys() if not f"{name}.".startswith(f"{one}.")}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        none([" imports ".join(reversed(error.args[1]))])
 
 
 def test_outlive_imports_nothing_of_the_laboratory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -14,6 +15,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 
 from outlive import db, migrate, program, sql
 from outlive.django.addresses import address
+from outlive.django.schema import problem
 from outlive.errors import OutliveError
 
 
@@ -24,9 +26,8 @@ class OutliveConfig(AppConfig):
 
     def ready(self) -> None:
         from outlive.django import backend  # noqa: F401  # This import registers the checks of backends.
-        from outlive.django.checks import check_schema
 
-        checks.register(check_schema, checks.Tags.database)
+        checks.register(_check_schema, checks.Tags.database)
         os.environ.setdefault(program.VARIABLE, "default:default")
         router.routers.insert(0, NotCopied())
         pre_migrate.connect(_bring_schema, sender=self)
@@ -40,16 +41,27 @@ class NotCopied:
         return False if app_label == OutliveConfig.label else None
 
 
-def databases() -> set[str]:
+def used_databases() -> set[str]:
     """The aliases of the databases in which backends keep their jobs."""
     from outlive.django.backend import backends
 
     return {one.database for one in backends().values()}
 
 
+def _check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """`manage.py check --database …` and `manage.py migrate --check`. `migrate` itself brings the schema."""
+    migrates = sys.argv[1:2] == ["migrate"]
+    if migrates and "--check" not in sys.argv:
+        return []
+    found = [wrong for alias in databases or () if alias in used_databases() and (wrong := problem(alias))]
+    if migrates:
+        return [checks.Error(wrong, id="outlive.E007") for wrong in found]
+    return [checks.Warning(wrong, id="outlive.W001") for wrong in found]
+
+
 def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:
     """Install the schema or upgrade it. It comes before Django's own migrations, which may enqueue jobs."""
-    if using not in databases():
+    if using not in used_databases():
         return
     try:
         with db.translated_errors(), db.connect(address(using)) as connection:
@@ -71,6 +83,6 @@ def _advice(error: OutliveError, using: str) -> str:
 
 def _remove_jobs(*, using: str, **given: object) -> None:
     """`flush` sends this signal too, without a plan. It truncates only tables of Django's own models."""
-    if "plan" not in given and using in databases():
+    if "plan" not in given and using in used_databases():
         with connections[using].cursor() as cursor:
             cursor.execute(sql.read("schema/flush.sql"))

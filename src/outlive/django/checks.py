@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from django.db import connections
 from outlive import config, errors, validation
 from outlive.client.app import App
 from outlive.django.api import task_backends
-from outlive.django.schema import problem
 
 if TYPE_CHECKING:
     from outlive.django.backend import OutliveBackend
@@ -67,19 +65,6 @@ def _is_there(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # Its package is not there.
         return False
-
-
-def check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """`manage.py check --database …` and `manage.py migrate --check`. `migrate` itself brings the schema."""
-    migrates = sys.argv[1:2] == ["migrate"]
-    if migrates and "--check" not in sys.argv:
-        return []
-    from outlive.django.apps import databases as used
-
-    found = [wrong for alias in databases or () if alias in used() and (wrong := problem(alias))]
-    if migrates:
-        return [checks.Error(wrong, id="outlive.E007") for wrong in found]
-    return [checks.Warning(wrong, id="outlive.W001") for wrong in found]
 
 
 def check_without_django_tasks(**_: Any) -> list[checks.CheckMessage]:
