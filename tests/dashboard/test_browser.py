@@ -269,7 +269,7 @@ def test_an_operator_retries_the_failed_jobs_of_a_batch_closes_and_cancels_it(
     assert value(connection, ended) == [True, False]
     assert last_audit(connection) == ("close batch", 0, {"batch": str(batch)})
 
-    done = "the batch and 2 jobs of it were cancelled"
+    done = "the batch and its 2 unfinished jobs were cancelled"
     act(page, press(name="Cancel this batch"), "Cancel 2 jobs of this batch?", done)
     assert value(connection, ended) == [True, True]
     assert states_of(connection, jobs) == [State.CANCELLED, State.CANCELLED]

@@ -1,7 +1,7 @@
-"""What operators do: on jobs that they select or that match a filter, on queues, sources, schedules and batches.
+"""What operators do: to jobs that they select or that match a filter, to batches, queues, sources, schedules, workers.
 
-A page asks first, and says how many jobs it concerns. The form then proves that it comes from that page. Every action
-is written to the audit, in its own transaction.
+The page `/confirm` asks first, and says how many jobs it concerns. Its form then proves that it comes from that page.
+Both find the same action in their fields. Every action is written to the audit, in its own transaction.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.operations import By, controls, selection, verbs
-from outlive.operations.controls import CONTROLS, audited
+from outlive.operations.controls import CONTROLS, Control, audited
 from outlive.operations.selection import Count
 from outlive.operations.verbs import CANCEL, PRUNE, VERBS, Tally, Verb
 from outlive.store import JobFilter
@@ -33,132 +34,163 @@ if TYPE_CHECKING:
 COUNT_S = 0.5
 WAIT_S = 1.5
 RATE = "rate_limit_per_minute"
+VIEWER = "You are logged in as a viewer: log in with the operator token to change jobs."
+Fields = Sequence[tuple[str, str]]
+
+
+class Nothing(Exception):
+    """The action concerns no job. The text says why."""
 
 
 async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
     """The page that asks before an action."""
     if visit.role is not Role.OPERATOR:
-        raise Refused("You are logged in as a viewer: log in with the operator's token to change jobs.")
-    action, name, back = visit.get("action") or "", visit.get("name") or "", inside(visit.get("back") or "")
-    found = {"title": "Confirm", "back": back, "rate": None, "chosen": None, "danger": False}
-    if control := CONTROLS.get(action):
-        rate = await _rate_of(site, name) if action == "set_rate" else None
-        return {**found, "words": control.asked(name), "note": control.note, "rate": rate}
-    if action in ("cancel_batch", "close_batch"):
-        return {**found, **await _ask_of_batch(site, action, name, back)}
-    verb, chosen = _chosen(action, list(visit.query))
-    if isinstance(chosen, JobFilter):
-        count = await site.database.do(selection.count(chosen, patience_s=COUNT_S))
-        none = f"No job that matches can be {verb.past}."
-    else:
-        count, none = Count(len(chosen), more=False), "No job was selected."
-    if not count.jobs:
-        raise Elsewhere(none, back)
-    chosen_in_words, words = await _chosen_in_words(site, chosen), f"{verb.word} {count}?"
-    return {**found, "words": words, "note": verb.note, "chosen": chosen_in_words, "danger": verb is PRUNE}
+        raise Refused(VIEWER)
+    back = inside(visit.get("back") or "")
+    try:
+        question = await action_in(visit.query).question(site)
+    except Nothing as nothing:
+        raise Elsewhere(str(nothing), back) from None
+    return {"title": "Confirm", "back": back, "rate": None, "chosen": None, "danger": False, **question}
 
 
-async def _chosen_in_words(site: Site, chosen: JobFilter | list[UUID]) -> list[tuple[str, str]]:
-    """The filter, or the one job that is meant."""
-    if isinstance(chosen, JobFilter):
-        parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(chosen).items()]
-        return [(label.capitalize(), words) for label, words in parts]
-    if len(chosen) > 1:
-        return []
-    rows = await site.database.run(store.list_jobs(chosen))
-    return [pair for row in rows for pair in (("Task", row["task"]), ("Job", str(row["id"])), ("State", row["state"]))]
-
-
-async def _ask_of_batch(site: Site, action: str, name: str, back: str) -> Mapping[str, Any]:
-    batch = await _batch(site, name)
-    chosen = [("Batch", batch["name"]), ("Id", name)]
-    if action == "close_batch":
-        note = "No client can add jobs to it any more. It is done when the jobs that it has have ended."
-        return {"words": "Close this batch?", "note": note, "chosen": chosen}
-    if not batch["unfinished"]:
-        raise Elsewhere("No job of this batch can be cancelled: all have ended.", back)
-    words = f"Cancel {counted(batch['unfinished'], 'job')} of this batch?"
-    return {"words": words, "note": CANCEL.note, "chosen": chosen}
-
-
-async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
+async def do(site: Site, fields: Fields, who: str) -> UUID:
     """Do what the page has asked about. Returns the entry of the audit."""
-    values = dict(fields)
-    action, name, by = values.get("action", ""), values.get("name", ""), By(who, new_job_id())
-    if action in CONTROLS:
-        site.tell(by.entry, await _control(site, action, name, values, by))
-    elif action == "close_batch":
-        id = (await _batch(site, name))["id"]
-        await site.writing.do_at_once(audited(store.close_batch(id), by, "close batch", {"batch": id}))
-        site.tell(by.entry, "the batch is closed")
-    elif action == "cancel_batch":
-        await _wait_for(site, _cancel_batch(site, await _batch(site, name), by), by)
-    else:
-        verb, chosen = _chosen(action, fields)
-        await _wait_for(site, _act(site, verb, chosen, by), by)
+    by = By(who, new_job_id())
+    await action_in(fields).do(site, by)
     return by.entry
+
+
+def action_in(fields: Fields) -> OnJobs | OnBatch | OnThing:
+    """The action that the fields of an address or a form name."""
+    values = dict(fields)
+    action, name = values.get("action", ""), values.get("name", "").replace("\0", "").strip()
+    if action in CONTROLS:
+        return OnThing(CONTROLS[action], name, values.get("rate", "").strip() if action == "set_rate" else None)
+    if action in ("cancel_batch", "close_batch"):
+        return OnBatch(name, cancelling=action == "cancel_batch")
+    verb, _, all = action.partition("_")
+    if verb not in VERBS or all not in ("", "all"):
+        raise BadArguments(f"there is no action {action[:40]!r}")
+    return OnJobs(VERBS[verb], VERBS[verb].narrowed(filter_of(values)) if all else ids_of(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class OnJobs:
+    verb: Verb
+    chosen: JobFilter | list[UUID]
+
+    async def question(self, site: Site) -> Mapping[str, Any]:
+        if isinstance(self.chosen, JobFilter):
+            count = await site.database.do(selection.count(self.chosen, patience_s=COUNT_S))
+            none = f"No job that matches can be {self.verb.past}."
+        else:
+            count, none = Count(len(self.chosen), more=False), "No job was selected."
+        if not count.jobs:
+            raise Nothing(none)
+        words, danger = f"{self.verb.word} {count}?", self.verb is PRUNE
+        return {"words": words, "note": self.verb.note, "chosen": await self._in_words(site), "danger": danger}
+
+    async def _in_words(self, site: Site) -> list[tuple[str, str]]:
+        """The filter, or the one job that is meant."""
+        if isinstance(self.chosen, JobFilter):
+            parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(self.chosen).items()]
+            return [(label.capitalize(), words) for label, words in parts]
+        if len(self.chosen) > 1:
+            return []
+        rows = await site.database.run(store.list_jobs(self.chosen))
+        return [
+            one for row in rows for one in (("Task", row["task"]), ("Job", str(row["id"])), ("State", row["state"]))
+        ]
+
+    async def do(self, site: Site, by: By) -> None:
+        await _wait_for(site, self._act(site, by), by)
+
+    async def _act(self, site: Site, by: By) -> None:
+        tally = Tally(self.verb)
+        try:
+            await site.writing.do(verbs.act(tally, self.chosen, by))
+        except Exception as error:
+            site.note(by.entry, f"{tally}, then it failed: {error}")
+            raise
+        why = next((f": {one.note}" for one in tally.unchanged if one.note), "")
+        unchanged = tally.jobs - tally.changed
+        site.note(by.entry, f"{tally}, {number(unchanged)} not changed{why}" if unchanged else str(tally))
+
+
+@dataclass(frozen=True, slots=True)
+class OnBatch:
+    name: str
+    cancelling: bool
+
+    async def question(self, site: Site) -> Mapping[str, Any]:
+        batch = await self._found(site)
+        chosen = [("Batch", batch["name"]), ("Id", self.name)]
+        if not self.cancelling:
+            note = "No client can add jobs to it any more. It is done when the jobs that it has have ended."
+            return {"words": "Close this batch?", "note": note, "chosen": chosen}
+        if not batch["unfinished"]:
+            raise Nothing("No job of this batch can be cancelled: all have ended.")
+        words = f"Cancel {counted(batch['unfinished'], 'job')} of this batch?"
+        return {"words": words, "note": CANCEL.note, "chosen": chosen}
+
+    async def _found(self, site: Site) -> Mapping[str, Any]:
+        with suppress(ValueError):
+            if found := await site.database.run(store.batch(UUID(self.name))):
+                return found[0]
+        raise BadArguments(f"there is no batch {self.name[:40]}")
+
+    async def do(self, site: Site, by: By) -> None:
+        batch = await self._found(site)
+        if self.cancelling:
+            await _wait_for(site, self._cancel(site, batch["id"], batch["unfinished"], by), by)
+        else:
+            closing = audited(store.close_batch(batch["id"]), by, "close batch", {"batch": batch["id"]})
+            await site.writing.do_at_once(closing)
+            site.note(by.entry, "the batch is closed")
+
+    async def _cancel(self, site: Site, id: UUID, unfinished: int, by: By) -> None:
+        closing = store.close_batch(id, cancelling=True)
+        await site.writing.do_at_once(audited(closing, by, "cancel batch", {"batch": id}, jobs=unfinished))
+        await site.writing.do(controls.cancel_jobs_of(id))
+        site.note(by.entry, f"the batch and its {counted(unfinished, 'unfinished job')} were cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class OnThing:
+    """On a queue, a source, a schedule or a worker. `rate` is the new one of a source."""
+
+    control: Control
+    name: str
+    rate: str | None
+
+    async def question(self, site: Site) -> Mapping[str, Any]:
+        rate = None if self.rate is None else await self._present_rate(site)
+        return {"words": self.control.asked(self.name), "note": self.control.note, "rate": rate}
+
+    async def _present_rate(self, site: Site) -> str:
+        for row in await site.database.run(store.list_sources()):
+            if row["name"] == self.name:
+                return "" if row[RATE] is None else f"{row[RATE]:g}"
+        raise BadArguments(f"there is no source {self.name}")
+
+    async def do(self, site: Site, by: By) -> None:
+        control, limits = self.control, {} if self.rate is None else {RATE: controls.limit_of_source(RATE, self.rate)}
+        statement = control.make(self.name, limits) if limits else control.make(self.name)
+        done = await site.writing.do_at_once(
+            audited(statement, by, control.action, {control.noun: self.name, **limits})
+        )
+        if done in (False, []):
+            raise BadArguments(f"there is no {control.noun} {self.name}, or it was {control.done} already")
+        site.note(by.entry, control.result(self.name))
 
 
 async def _wait_for(site: Site, work: Coroutine[Any, Any, None], by: By) -> None:
     """Wait for an action on jobs, but not long: it may take minutes."""
-    site.tell(by.entry, "under way: the audit shows how far it is")
-    task = asyncio.get_running_loop().create_task(work)
+    site.note(by.entry, "under way: the audit shows how far it is")
+    task = asyncio.create_task(work)
     site.acting.add(task)
     task.add_done_callback(site.acting.discard)
     done, _ = await asyncio.wait([task], timeout=WAIT_S)
     if done:
         await task
-
-
-async def _control(site: Site, action: str, name: str, values: Mapping[str, str], by: By) -> str:
-    """Do something to one thing, and say what."""
-    control = CONTROLS[action]
-    limits = {RATE: controls.limit_of_source(RATE, values.get("rate", "").strip())} if action == "set_rate" else {}
-    statement = control.make(name, limits) if limits else control.make(name)
-    done = await site.writing.do_at_once(audited(statement, by, control.action, {control.noun: name, **limits}))
-    if done in (False, []):
-        raise BadArguments(f"there is no {control.noun} {name}, or it was {control.done} already")
-    return control.result(name)
-
-
-def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[Verb, JobFilter | list[UUID]]:
-    """The verb, and the filter or the ids that it applies to."""
-    name, _, all = action.partition("_")
-    if name not in VERBS or all not in ("", "all"):
-        raise BadArguments(f"there is no action {action[:40]!r}")
-    verb = VERBS[name]
-    return verb, verb.narrowed(filter_of(dict(fields))) if all else ids_of(fields)
-
-
-async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:
-    tally = Tally(verb)
-    try:
-        await site.writing.do(verbs.act(tally, chosen, by))
-    except Exception as error:
-        site.said[by.entry] = f"{tally}, then it failed: {error}"
-        raise
-    notes = [f": {one.note}" for one in tally.unchanged if one.note]
-    unchanged = tally.jobs - tally.changed
-    site.said[by.entry] = f"{tally}, {number(unchanged)} not changed{''.join(notes[:1])}" if unchanged else str(tally)
-
-
-async def _cancel_batch(site: Site, batch: Mapping[str, Any], by: By) -> None:
-    id, left = batch["id"], batch["unfinished"]
-    closing = store.close_batch(id, cancelling=True)
-    await site.writing.do_at_once(audited(closing, by, "cancel batch", {"batch": id}, jobs=left))
-    await site.writing.do(controls.cancel_jobs_of(id))
-    site.said[by.entry] = f"the batch and {counted(left, 'job')} of it were cancelled"
-
-
-async def _batch(site: Site, name: str) -> Mapping[str, Any]:
-    with suppress(ValueError):
-        if found := await site.database.run(store.batch(UUID(name))):
-            return found[0]
-    raise BadArguments(f"there is no batch {name[:40]}")
-
-
-async def _rate_of(site: Site, name: str) -> str:
-    for row in await site.database.run(store.list_sources()):
-        if row["name"] == name:
-            return "" if row[RATE] is None else f"{row[RATE]:g}"
-    raise BadArguments(f"there is no source {name}")

@@ -71,7 +71,7 @@ class Site:
         self.metrics = DatabaseMetrics(self.database.run)
         self.templates = Templates()
         self.live = Live(self._fragments)
-        self.said: dict[UUID, str] = {}
+        self.notices: dict[UUID, str] = {}
         """What became of the last actions, by their entries in the audit."""
         self.acting: set[asyncio.Task[None]] = set()
         routes: list[Route | Mount] = [
@@ -181,7 +181,7 @@ class Site:
         self.history.start()
         found = await visit.page.look(self, visit)
         return {
-            "said": self._last_said(visit),
+            "said": self._notice(visit),
             **found,
             "at": visit.links,
             "visit": visit,
@@ -243,37 +243,34 @@ class Site:
 
     async def _act(self, request: Request) -> Response:
         _expect_own_page(request)
-        person = _person(request)
-        if person is None:
+        if (person := _person(request)) is None:
             return self._ask(request, 401)
         given = await fields(request)
         values = dict(given)
         if person.role is not Role.OPERATOR:
-            raise Refused("You are logged in as a viewer: log in with the operator token to change jobs.")
+            raise Refused(actions.VIEWER)
         if not self.access.proves(request, values.get("proof", "")):
             raise Refused("This form is from another session: go back, and try once more.")
         who = f"{person.shown} from {address_of(request) or 'here'} (dashboard)"
-        entry = await actions.do(self, given, who)
-        back = values.get("back", "")
-        if values.get("action") == "prune" and back.startswith("/jobs/"):
-            back = "/jobs"  # The page of the job is gone with it.
-        return self._back(request, back, entry)
+        entry, back = await actions.do(self, given, who), values.get("back", "")
+        gone = values.get("action") == "prune" and back.startswith("/jobs/")  # The page of the job, with the job.
+        return self._back(request, "/jobs" if gone else back, entry)
 
     def _back(self, request: Request, back: str, entry: UUID) -> Response:
         """Lead to a page of the dashboard that says what became of an action."""
         there = _root(request) + inside(back)
         return RedirectResponse(f"{there}{'&' if '?' in there else '?'}done={entry}", 303)
 
-    def tell(self, entry: UUID, words: str) -> None:
+    def note(self, entry: UUID, words: str) -> None:
         """Keep what became of an action for the page that it leads to."""
-        self.said[entry] = words
-        while len(self.said) > KEPT:
-            del self.said[next(iter(self.said))]
+        self.notices[entry] = words
+        while len(self.notices) > KEPT:
+            del self.notices[next(iter(self.notices))]
 
-    def _last_said(self, visit: Visit) -> str | None:
+    def _notice(self, visit: Visit) -> str | None:
         """What became of the action from which this page was reached."""
         try:
-            return self.said.get(UUID(visit.get("done") or ""))
+            return self.notices.get(UUID(visit.get("done") or ""))
         except ValueError:
             return None
 
@@ -352,7 +349,7 @@ class Site:
     async def _go_back(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Elsewhere)
         entry = new_job_id()
-        self.tell(entry, str(error))
+        self.note(entry, str(error))
         return self._back(request, error.back, entry)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
