@@ -1,6 +1,6 @@
 """The dashboard's connections: a few that read for the pages, and one for what operators do.
 
-While the database is away, a page learns that at once and says since when. One request in a second tries to connect.
+While the database is away, a page fails at once and shows since when. One request in a second tries to connect.
 """
 
 from __future__ import annotations

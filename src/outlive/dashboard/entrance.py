@@ -14,7 +14,7 @@ _log = logging.getLogger("outlive.dashboard")
 
 
 class WrongToken(Exception):
-    """This token opens nothing. The text says so to the one who gave it."""
+    """This token opens nothing. The text is for the person who gave it."""
 
     def __init__(self, words: str, status: int) -> None:
         super().__init__(words)

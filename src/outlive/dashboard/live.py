@@ -43,7 +43,7 @@ class Watched:
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def tell(self, fragments: Mapping[str, str], problem: Mapping[str, str] | None) -> None:
+    def publish(self, fragments: Mapping[str, str], problem: Mapping[str, str] | None) -> None:
         if (fragments, problem) != (self.fragments, self.problem):
             self.fragments, self.problem = fragments, problem
             self.changed.set()
@@ -107,15 +107,15 @@ class Live:
     async def _watch(self, visit: Visit, watched: Watched) -> None:
         while True:
             try:
-                watched.tell(await self._render(visit), None)
+                watched.publish(await self._render(visit), None)
             except Away as error:
                 since = error.since.isoformat(timespec="seconds")
-                watched.tell(watched.fragments, {"text": "The database can't be reached", "since": since})
+                watched.publish(watched.fragments, {"text": "The database can't be reached", "since": since})
             except OutliveError as error:
-                watched.tell(watched.fragments, {"text": str(error)})
+                watched.publish(watched.fragments, {"text": str(error)})
             except Exception:
                 _log.exception("an open page can't be looked at: %s", visit.here)
-                watched.tell(watched.fragments, {"text": "This page does not update: the dashboard's log says why"})
+                watched.publish(watched.fragments, {"text": "This page does not update: the dashboard's log says why"})
             await asyncio.sleep(LOOK_S)
 
 

@@ -49,8 +49,8 @@ class ReadOnly(admin.ModelAdmin):
         try:
             return super().changelist_view(request, extra_context)
         except ProgrammingError as error:
-            said = f"outlive's schema is missing or old ({error}): run `manage.py migrate`"
-            return HttpResponse(said, status=503, content_type="text/plain")
+            text = f"outlive's schema is missing or old ({error}): run `manage.py migrate`"
+            return HttpResponse(text, status=503, content_type="text/plain")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

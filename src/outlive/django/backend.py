@@ -122,8 +122,8 @@ def _plain(task: Task, name: str, value: Any) -> Any:
         return normalize_json(value)
     except (TypeError, ValueError) as error:
         advice = "pass its primary key" if isinstance(value, Model) else "pass numbers, text, lists or dicts of them"
-        said = f"{task.module_path} can't be enqueued: argument {name} is not JSON ({error}): {advice}"
-        raise type(error)(said) from None
+        text = f"{task.module_path} can't be enqueued: argument {name} is not JSON ({error}): {advice}"
+        raise type(error)(text) from None
 
 
 checks.register(check_without_django_tasks)

@@ -96,10 +96,10 @@ def _as_enqueued(task: Task, alias: str, job: Job, request: dict[str, Any]) -> T
 
 def _error(attempt: Attempt) -> TaskError:
     """How an attempt failed."""
-    said = f"{attempt.outcome}: {attempt.error}" if attempt.error else attempt.outcome
+    text = f"{attempt.outcome}: {attempt.error}" if attempt.error else attempt.outcome
     if attempt.stack:  # A traceback ends with its exception. Other stacks don't say why the attempt ended.
-        said = attempt.stack if attempt.outcome == Outcome.FAILED else f"{said}\n{attempt.stack}"
-    return TaskError(exception_class_path=_exception_path(attempt), traceback=said)
+        text = attempt.stack if attempt.outcome == Outcome.FAILED else f"{text}\n{attempt.stack}"
+    return TaskError(exception_class_path=_exception_path(attempt), traceback=text)
 
 
 def _exception_path(attempt: Attempt) -> str:

@@ -14,7 +14,7 @@ def problem(database: str) -> str | None:
     except errors.SchemaMismatch as error:
         return in_django(error, database)
     except errors.OutliveError:
-        pass  # Others say it.
+        pass  # Other checks report it.
     return None
 
 

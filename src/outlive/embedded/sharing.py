@@ -22,7 +22,7 @@ from outlive.errors import EmbeddedError
 
 WAIT_S = starting.START_S
 BROKEN_S = 1.0
-"""How long a server may be marked ready and refuse connections, before its keeper is told to stop it."""
+"""How long a server may be marked ready and refuse connections, before its keeper stops it."""
 
 TRIES = 3
 DELETED_S = 3.0
@@ -146,7 +146,7 @@ def fall_back(home: str | os.PathLike[str] | None = None) -> str:
 
 
 def notice(directory: str | os.PathLike[str]) -> str:
-    """What a person is told who has named no database."""
+    """The advice for a person who has named no database."""
     return f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {os.fspath(directory)}"
 
 

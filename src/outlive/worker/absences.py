@@ -1,4 +1,4 @@
-"""Which workers are proven dead by their missing locks. This does no I/O: it is told what each check has found.
+"""Which workers are proven dead by their missing locks. This does no I/O: the reaper reports what each check has found.
 
 One missing lock proves nothing: a living worker whose connection broke takes its lock again at once.
 """

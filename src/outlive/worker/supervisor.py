@@ -50,7 +50,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int:
-    """Be a worker until told to stop. A worker that others have declared dead starts over, under a new id."""
+    """Be a worker until a signal stops it. A worker that others have declared dead starts over, under a new id."""
     formerly: UUID | None = None
     signals = Signals()  # First: threads that are started before would receive them.
     while True:
@@ -119,7 +119,7 @@ class Supervisor:
         return self._services is not None and self._services.taking_back.stalled_by_a_job
 
     async def run(self) -> None:
-        """Work until told to stop."""
+        """Work until a signal, an operator or another worker ends it."""
         self._signals.listen(self._obey)
         async with monitored(self._config, self._vitals, self._systemd):
             self._zygotes.start()
