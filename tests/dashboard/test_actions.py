@@ -174,7 +174,8 @@ def test_a_batch_is_cancelled_with_its_jobs(dashboard: Dashboard, connection: db
     batch = db.run(connection, store.open_batch(uuid4(), "import"))
     jobs = make_many(connection, 3, links=msgspec.json.encode({"batch": batch}))
     assert "Cancel 3 jobs of this batch?" in words(dashboard.get(f"/confirm?action=cancel_batch&name={batch}"))
-    assert act(dashboard.operator, "cancel_batch", name=str(batch)) == "the batch and its 3 unfinished jobs were cancelled"
+    done = "the batch and its 3 unfinished jobs were cancelled"
+    assert act(dashboard.operator, "cancel_batch", name=str(batch)) == done
     assert {state_of(connection, job) for job in jobs} == {State.CANCELLED}
     assert "0 of 3 jobs are left" in words(dashboard.get(f"/batches/{batch}"))
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlive import db
-from outlive.dashboard.choosing import FIELDS
+from outlive.dashboard.job_choice import FIELDS
 from outlive.operations.controls import CONTROLS
 from outlive.operations.verbs import VERBS
 from outlive.states import Outcome, State

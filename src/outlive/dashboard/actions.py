@@ -17,7 +17,7 @@ import msgspec
 
 from outlive import store
 from outlive.dashboard.access import Role
-from outlive.dashboard.choosing import filter_of, ids_of
+from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id

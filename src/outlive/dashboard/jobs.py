@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlive import store
 from outlive.dashboard import charts, postmortem
-from outlive.dashboard.choosing import FIELDS, BadField, filter_of, prefix
+from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
 from outlive.errors import no_job

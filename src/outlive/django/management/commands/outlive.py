@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from outlive.django.management.becoming import become, take_backend
+from outlive.django.management.handover import become, take_backend
 
 NEEDS_APP = (["worker"], ["up"], ["enqueue"])
 

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from outlive import cli
 from outlive.django.api import task_backends
-from outlive.django.management.becoming import become, database_of, take_backend
+from outlive.django.management.handover import become, database_of, take_backend
 from outlive.django.schema import problem
 
 

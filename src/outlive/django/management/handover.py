@@ -1,4 +1,4 @@
-"""How `manage.py` becomes a command of outlive, on the database of a backend."""
+"""How `manage.py` hands over to a command of outlive, on the database of a backend."""
 
 from __future__ import annotations
 
