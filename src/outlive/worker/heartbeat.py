@@ -12,7 +12,6 @@ from collections.abc import Callable
 from uuid import UUID
 
 from outlive import store
-from outlive.config import Config
 from outlive.worker import memory
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
@@ -21,19 +20,14 @@ FIRST_S = 5.0
 """When the second heartbeat comes at the latest: at the first one, the memory of the app is not measured yet."""
 MEASURE_SHARE = 200
 """Measuring the memory of all processes may take this part of the time: the kernel walks through all their pages."""
+Then = Callable[[], None]
 
 
 class Heartbeat:
     def __init__(
-        self,
-        worker: UUID,
-        config: Config,
-        session: Session,
-        *,
-        on_declared_dead: Callable[[], None],
-        on_drain: Callable[[], None],
+        self, worker: UUID, session: Session, every_s: float, *, on_declared_dead: Then, on_drain: Then
     ) -> None:
-        self._worker, self._session, self._every_s = worker, session, config.heartbeat_s
+        self._worker, self._session, self._every_s = worker, session, every_s
         self._on_declared_dead, self._on_drain = on_declared_dead, on_drain
         self._draining = False
         self._trouble: str | None = None

@@ -72,7 +72,8 @@ class Services:
         self.following = Following(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
-        self.heartbeat = Heartbeat(me.id, config, session, on_declared_dead=on_declared_dead, on_drain=on_drain)
+        beat_s = config.heartbeat_s
+        self.heartbeat = Heartbeat(me.id, session, beat_s, on_declared_dead=on_declared_dead, on_drain=on_drain)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptReports(self))

@@ -81,29 +81,16 @@ def _name_and_slots(config: Config) -> tuple[str, int]:
 
 class Supervisor:
     def __init__(
-        self,
-        target: str,
-        configure: Configure,
-        url: Callable[[Config], str],
-        signals: Signals,
-        formerly: UUID | None = None,
+        self, target: str, configure: Configure, url: Callable[[Config], str], signals: Signals, formerly: UUID | None
     ) -> None:
         self._configure, self._url, self._signals = configure, url, signals
         self._app_settings: Mapping[str, object] = {}
         config = self._config = configure(self._app_settings)  # Until the app is imported.
         self.me = Identity(*_name_and_slots(config), formerly)
         self._alerts = Alerts()
-        hidden = list(VARIABLES)
-        if not config.jobs_see_database_url:
-            hidden.append("OUTLIVE_DATABASE_URL")
-        self._zygotes = Zygotes(
-            target,
-            self.me.id,
-            self.me.slots,
-            hidden=hidden,
-            spare=self._alerts.processes,
-            log_level=config.job_log_level,
-        )
+        hidden = VARIABLES if config.jobs_see_database_url else (*VARIABLES, "OUTLIVE_DATABASE_URL")
+        spare, log_level = self._alerts.processes, config.job_log_level
+        self._zygotes = Zygotes(target, self.me.id, self.me.slots, hidden=hidden, spare=spare, log_level=log_level)
         self._vitals = WorkerVitals(self.me)
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
@@ -144,15 +131,9 @@ class Supervisor:
         self._zygotes.slots = slots
         url = await asyncio.to_thread(self._url, self._config)
         services = self._services = self._vitals.services = Services(
-            self.me,
-            self._config,
-            url,
-            self._zygotes,
-            self._alerts,
-            ready.sentry,
-            on_declared_dead=self._was_declared_dead,
-            on_drain=self._drain.set,
-        )
+            self.me, self._config, url, self._zygotes, self._alerts, ready.sentry,
+            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set,
+        )  # fmt: skip
         self._zygotes.open(ready, services.slots)
         await self._register(services)
         self._vitals.started = True
@@ -162,8 +143,7 @@ class Supervisor:
         if others := unprefixed(self._config):
             _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
-        how = f"{groups} and by polling" if groups else "polling: no cgroup is writable"
-        _log.info("memory is limited by %s", how)
+        _log.info("memory is limited by %s", f"{groups} and by polling" if groups else "polling: no writable cgroup")
         return services
 
     async def _register(self, services: Services) -> None:
