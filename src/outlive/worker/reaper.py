@@ -96,7 +96,7 @@ class Reaper:
 
     async def check(self) -> None:
         """Declare workers dead whose locks are missing, and end the attempts of dead workers."""
-        await self._check_clocks()
+        await self._compare_clocks()
         absent = await self.session.run(store.absent(self._own_id))
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
         # awaited in between, because other services use the same session.
@@ -116,7 +116,7 @@ class Reaper:
 
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
         """The workers among these that have taken no lock in ten seconds since the server started."""
-        if not unseen or not self._trusts_clocks():
+        if not unseen or not await self._trusts_clocks():
             return {}
         missed = await self.session.run(store.note_missed(unseen, for_s=NEVER_LOCKED_S))
         had_time = now - self._absences.reconnected_at > CAUTIOUS_MISSING_S
@@ -164,7 +164,7 @@ class Reaper:
         sweeping skips this sweep, but not two in a row: the other one may hang.
         `anyway`: sweep even if another reaper has the lock; a one-shot run cannot wait for it.
         """
-        await self._check_clocks()
+        await self._compare_clocks()
         await self._end_silent_and_expired()
         pooled = self.session.pooled  # A pooler gives each statement another session: a lock would protect nothing.
         locked = not pooled and await self.session.run(store.try_lock(_LOCK))
@@ -184,17 +184,20 @@ class Reaper:
                     await self.session.run(store.unlock(_LOCK))
 
     async def _end_silent_and_expired(self) -> None:
-        connected_s = self._note_connection() - self._absences.reconnected_at
-        # While the server was away, no heartbeat could arrive and no lease could be renewed. Workers that are alive
-        # release what they gave up. A reaper that has just started did not see the server come back.
+        """While the server was away, no heartbeat could arrive and no lease could be renewed. Workers that are alive
+        release what they gave up. A reaper that has just started did not see the server come back."""
         time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
-        if self._trusts_clocks():
-            silent = store.give_up_silent(by=self._database_time(), reconnected_s=connected_s)
+        if await self._trusts_clocks():
+            silent = store.give_up_silent(by=self._database_time(), reconnected_s=self._connected_s())
             self._clean_up_after(await self.session.run(silent))
         await self._end_attempts(store.reap, "its worker died")
-        if self._trusts_clocks() and connected_s > time_to_renew_s:
+        if await self._trusts_clocks() and self._connected_s() > time_to_renew_s:
             expire = functools.partial(store.expire, by=self._database_time(), young_s=time_to_renew_s)
             await self._end_attempts(expire, "its lease expired")
+
+    def _connected_s(self) -> float:
+        """For how long the database was not away, as far as this reaper knows."""
+        return self._note_connection() - self._absences.reconnected_at
 
     async def _prune(self) -> None:
         run, keep_s = self.session.run, self._config.keep_s
@@ -230,26 +233,24 @@ class Reaper:
         """The database's time by this process' clock: a jump after the last comparison is not in it."""
         return None if self.clock_offset_s is None else time.monotonic() + self.clock_offset_s
 
-    def _stood_still_s(self) -> float:
-        return running_time.behind_s() - self._behind_s
+    async def _trusts_clocks(self) -> bool:
+        """If this process stood still, all workers may have, and the database with them."""
+        stood_s = running_time.behind_s() - self._behind_s
+        self._behind_s += stood_s
+        if stood_s > CLOCK_JUMP_S:
+            await self._distrust_clocks(f"this process stood still for {stood_s:.0f} s")
+        return time.monotonic() >= self._clocks_distrusted_until
 
-    def _trusts_clocks(self) -> bool:
-        return time.monotonic() >= self._clocks_distrusted_until and self._stood_still_s() <= CLOCK_JUMP_S
-
-    async def _check_clocks(self) -> None:
-        """Notice a jump of the database's clock. If this process stood still, all workers may have, and the database
-        with them."""
+    async def _compare_clocks(self) -> None:
+        """Notice a jump of the database's clock."""
         before = time.monotonic()
         offset_s = await self.session.run(store.clock()) - before
-        if time.monotonic() - before <= LATE_ANSWER_S:  # A later answer does not say when the clock was read.
-            jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
-            self.clock_offset_s = offset_s
-            if abs(jumped_s) > CLOCK_JUMP_S:
-                await self._distrust_clocks(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
-        stood_still_s = self._stood_still_s()
-        self._behind_s += stood_still_s
-        if stood_still_s > CLOCK_JUMP_S:
-            await self._distrust_clocks(f"this process stood still for {stood_still_s:.0f} s")
+        if time.monotonic() - before > LATE_ANSWER_S:
+            return  # The answer does not say when in between the database read its clock.
+        jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
+        self.clock_offset_s = offset_s
+        if abs(jumped_s) > CLOCK_JUMP_S:
+            await self._distrust_clocks(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
 
     async def _distrust_clocks(self, why: str) -> None:
         """Give every worker the time to renew its leases and to send a heartbeat."""
