@@ -828,7 +828,7 @@ begin
 end $$;
 
 create or replace function outlive.add_to_batch(batch uuid, made bigint) returns void language plpgsql as $$
--- So many jobs of a batch were just made. OL003: there is no such batch, or it takes no more jobs.
+-- Count `made` new jobs of a batch. OL003: there is no such batch, or it takes no more jobs.
 declare
   b outlive.batches;
 begin
@@ -901,9 +901,9 @@ end $$;
 
 create or replace function outlive.cancel_batch(id uuid, past uuid default null, most int default null)
 returns uuid language plpgsql as $$
--- Cancel the unfinished among the jobs of a batch, or among so many of them whose ids follow `past`. Returns the
--- last id that it has come to; null: no more follow. Call outlive.close_batch(id, cancelling => true) first, in a
--- transaction of its own: then no job comes after that.
+-- Cancel the unfinished among the jobs of a batch, or among the first `most` whose ids follow `past`. Returns the
+-- last id of these; null: none follow. Call outlive.close_batch(id, cancelling => true) first, in a transaction of
+-- its own: then no job is added after that.
 declare
   piece uuid[];
 begin
