@@ -23,7 +23,16 @@ from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, VIEWER, make_hostile
 from tests.driving.databases import new_database
-from tests.driving.making import make, make_finished, make_quarantined, new_worker, register_worker, state_of, value
+from tests.driving.making import (
+    Queue,
+    make,
+    make_finished,
+    make_quarantined,
+    new_worker,
+    register_worker,
+    state_of,
+    value,
+)
 from tests.driving.workers import Start
 from tests.waiting import eventually
 
@@ -44,8 +53,8 @@ def url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[db.Connection]:
-    with db.connect(url, db.PINNED) as connection:
+def connection(url: str) -> Iterator[Queue]:
+    with Queue.at(url, db.PINNED) as connection:
         fill(connection)
         yield connection
 

@@ -93,7 +93,7 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(star
 
     def cut_often(at: Boundary) -> None:
         nonlocal turns
-        if at.side is Side.AFTER and "lane(queue, source, task, priority, mark, quota)" in at.text:
+        if at.side is Side.AFTER and "outlive.claim_lanes(" in at.text:
             turns += 1
             if turns % 2 and turns < 2 * CUTS:
                 at.link.cut()

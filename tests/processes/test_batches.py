@@ -64,7 +64,7 @@ def test_a_batch_that_a_transaction_has_locked_holds_up_only_its_own_jobs(start,
     with admin.transaction():
         admin.execute("select from outlive.batches for no key update")
         worker = start(target=TARGET)
-        worker.says("1 ends wait for a lock that another transaction holds")
+        worker.says("1 results wait for a lock that another transaction holds")
         for n in range(3):
             assert step.enqueue(n).result(timeout=20) is None
         assert batch.counts().left == 1

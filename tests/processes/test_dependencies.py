@@ -149,7 +149,7 @@ def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start, conn
     with connection.transaction():
         connection.execute("select from outlive.held where id = %s for update", [job.id])
         worker = start(target=TARGET)
-        worker.says("1 ends wait for a lock that another transaction holds")
+        worker.says("1 results wait for a lock that another transaction holds")
         assert number.enqueue(2).result(timeout=30) == 2
         assert needed.status() is State.RUNNING
     assert job.result(timeout=30) == 1
