@@ -86,5 +86,5 @@ def test_jobs_given_ahead_behind_one_that_leaves_something_run_elsewhere_at_no_c
 
 def test_the_log_says_why_a_child_is_replaced(worker):
     leave.enqueue("a thread").result(timeout=20)
-    assert worker.says("a child of tests.leftovers.leave is replaced, because its job")
-    assert worker.says("has changed its Threads")
+    assert worker.says("replacing a child of tests.leftovers.leave: job")
+    assert worker.says("changed its Threads")
