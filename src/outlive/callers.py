@@ -8,12 +8,15 @@ caller does not use.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
-from outlive import errors, textual
+from outlive import errors
 from outlive.errors import WrongConnection
 from outlive.statement import Row, Statement
 
@@ -52,9 +55,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Values = Sequence[str | None]
-_BEGIN, _COMMIT, _ROLLBACK = (
-    Statement(word, word.encode(), (), lambda *_: None) for word in ("begin", "commit", "rollback")
-)
+_PARAMETER = re.compile(r"\$(\d+)::")
 
 
 class Borrowed(Protocol):
@@ -246,45 +247,74 @@ def _known(connection: object, taken: Container[str], others: Container[str], ot
 def run_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them, in the caller's transaction."""
     with translated_errors():
-        if len(statements) <= 1 or not borrowed.commits_each():
-            return [_run(borrowed, one) for one in statements]
-        _run(borrowed, _BEGIN)
+        alone = len(statements) > 1 and borrowed.commits_each()
         try:
-            results = [_run(borrowed, one) for one in statements]
-            _run(borrowed, _COMMIT)
-            return results
+            results = [borrowed.execute(*sent) for sent in _sent(statements, alone, numbered=borrowed.numbered)]
         except BaseException:
-            with suppress(Exception):  # A connection that is broken has rolled back. The first error says why.
-                _run(borrowed, _ROLLBACK)
+            if alone:
+                with suppress(Exception):  # A connection that is broken has rolled back. The first error says why.
+                    borrowed.execute("rollback", ())
             raise
+    return _decoded(statements, results[1:-1] if alone else results)
 
 
 async def arun_all(borrowed: AsyncBorrowed, statements: Sequence[Statement[T]]) -> list[T]:
     """The async twin of `run_all`."""
     with translated_errors():
-        if len(statements) <= 1 or not borrowed.commits_each():
-            return [await _arun(borrowed, one) for one in statements]
-        await _arun(borrowed, _BEGIN)
+        alone = len(statements) > 1 and borrowed.commits_each()
         try:
-            results = [await _arun(borrowed, one) for one in statements]
-            await _arun(borrowed, _COMMIT)
-            return results
+            results = [await borrowed.execute(*sent) for sent in _sent(statements, alone, numbered=borrowed.numbered)]
         except BaseException:
-            with suppress(Exception):
-                await _arun(borrowed, _ROLLBACK)
+            if alone:
+                with suppress(Exception):
+                    await borrowed.execute("rollback", ())
             raise
+    return _decoded(statements, results[1:-1] if alone else results)
 
 
-def _run(borrowed: Borrowed, one: Statement[T]) -> T:
-    return _decoded(one, borrowed.execute(*textual.as_text(one, numbered=borrowed.numbered)))
+def _sent(statements: Sequence[Statement[Any]], alone: bool, *, numbered: bool) -> Iterator[tuple[str, Values]]:
+    """The texts and values to send. Statements that would commit one by one need a transaction."""
+    if alone:
+        yield "begin", ()
+    for one in statements:
+        text, order = _casting(one.text, numbered)
+        values = [None if value is None else _as_text(value) for value in one.parameters]
+        yield text, values if numbered else [values[n] for n in order]
+    if alone:
+        yield "commit", ()
 
 
-async def _arun(borrowed: AsyncBorrowed, one: Statement[T]) -> T:
-    return _decoded(one, await borrowed.execute(*textual.as_text(one, numbered=borrowed.numbered)))
+@functools.cache
+def _casting(text: bytes, numbered: bool) -> tuple[str, list[int]]:
+    """The text with a cast from text for each parameter, and for %s the parameters in the order of their places."""
+    plain = text.decode()
+    if numbered:
+        return _PARAMETER.sub(r"$\1::text::", plain), []
+    order = [int(number) - 1 for number in _PARAMETER.findall(plain)]
+    return _PARAMETER.sub("%s::text::", plain.replace("%", "%%")), order
 
 
-def _decoded(one: Statement[T], rows: Sequence[Row]) -> T:
-    return one.decode((), [tuple(map(_plain, row)) for row in rows])
+def _as_text(value: object) -> str:
+    match value:
+        case bytes():  # JSON.
+            return value.decode()
+        case list():
+            return f"{{{','.join('null' if one is None else _quoted(_as_text(one)) for one in value)}}}"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return str(value)  # A text, a number, a boolean or a UUID.
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _decoded(statements: Sequence[Statement[T]], results: Sequence[Sequence[Row]]) -> list[T]:
+    return [
+        one.decode([tuple(map(_plain, row)) for row in rows]) for one, rows in zip(statements, results, strict=True)
+    ]
 
 
 def _plain(value: object) -> object:

@@ -16,20 +16,19 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 import psycopg
-from psycopg import generators, pq
+from psycopg import abc, generators, pq
 from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import tuple_row
+from psycopg.pq.abc import PGresult
 
 from outlive import search_path
-from outlive.columns import adapt, binary
+from outlive.binary import packed, read_json_raw
 from outlive.errors import BadArguments, DatabaseBusy, DatabaseUnreachable, OutliveError, of_sqlstate
 from outlive.statement import Row as Row
 from outlive.statement import Statement as Statement
 
 T = TypeVar("T")
-AsyncConnection = psycopg.AsyncConnection[Row]
-AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
 
 class Purpose(msgspec.Struct, frozen=True):
@@ -105,23 +104,47 @@ _BUSY = {
 }
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "57P05", "53300", "08000", "08003", "08006"})
-
-
-SOON_MS = 100
 _numbers = itertools.count()
+SOON_MS = 100
 
 
-class Connection(psycopg.Connection[Row]):
-    """A connection of ours. It keeps one cursor for life: making one costs a tenth of an enqueue."""
+class _Own(psycopg.BaseConnection[Row]):
+    """A connection of ours. psycopg prepares nothing on it, and runs our statements without a cursor, which would cost
+    a tenth of an enqueue."""
 
-    until: float | None = None
-    """When (monotonic) to give up a statement that has no answer."""
-    _kept: psycopg.RawCursor[Row] | None = None
+    pooled = False
+    """Whether a pooler in transaction mode is between us and the server, so that sessions change under us."""
 
     @cached_property
-    def _silent(self) -> dict[str, bytes]:
-        """The silent statements that are prepared, with the names that the server knows them by."""
+    def prepared(self) -> dict[bytes, bytes]:
+        """The statements that were sent, with the names under which they are prepared, or none."""
         return {}
+
+    @cached_property
+    def transformer(self) -> abc.Transformer:
+        return Transformer(self)
+
+    def name_to_prepare(self, text: bytes) -> bytes | None:
+        """The name for a statement that is to be prepared, as it is when it is used again. A pooler would run a
+        prepared statement in a session that did not prepare it."""
+        if self.prepared.get(text) != b"" or self.pooled:
+            return None
+        # A number of its own: Ctrl-C may keep us from learning that the server has prepared it already.
+        return b"outlive_%d" % next(_numbers)
+
+    def send(self, statement: Statement[Any]) -> None:
+        values = packed(statement)
+        formats = [_BINARY] * len(values)
+        if name := self.prepared.get(statement.text):
+            self.pgconn.send_query_prepared(name, values, formats, result_format=_BINARY)
+        else:
+            self.pgconn.send_query_params(statement.text, values, param_formats=formats, result_format=_BINARY)
+            self.prepared[statement.text] = b""
+
+
+class Connection(_Own, psycopg.Connection[Row]):
+    until: float | None = None
+    """When (monotonic) to give up a statement that has no answer."""
 
     @cached_property
     def _readable(self) -> select.poll:
@@ -129,40 +152,8 @@ class Connection(psycopg.Connection[Row]):
         readable.register(self.pgconn.socket, select.POLLIN)
         return readable
 
-    def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
-        return super().wait(gen if self.until is None else _bounded(gen, self.until), *args, **more)
-
-    def kept_cursor(self) -> psycopg.RawCursor[Row]:
-        if self._kept is None:
-            self._kept = _cursor(self)
-        return self._kept
-
-    def run_silent(self, statement: Statement[T]) -> T:
-        """Run a silent statement without a cursor, whose work would cost a tenth of an enqueue."""
-        values = [binary(one) for one in statement.parameters]
-        formats = [_BINARY] * len(values)
-        if name := self._silent.get(statement.name):
-            self.pgconn.send_query_prepared(name, values, formats)
-        elif pooled(self):
-            self.pgconn.send_query_params(statement.text, values, param_formats=formats)
-        else:
-            # A number of its own: Ctrl-C may have kept us from learning that the server has prepared it already.
-            name = f"{statement.name}_{next(_numbers)}".encode()
-            self.pgconn.send_prepare(name, statement.text)
-            self._finish()
-            self._silent[statement.name] = name
-            self.pgconn.send_query_prepared(name, values, formats)
-        try:
-            self._finish()
-        except psycopg.errors.InvalidSqlStatementName:  # A rollback lets psycopg deallocate all that was prepared.
-            del self._silent[statement.name]
-            if self.pgconn.transaction_status != _IDLE:
-                raise
-            return self.run_silent(statement)
-        return statement.decode((), [])
-
-    def _finish(self) -> None:
-        """Take the answer to what was sent. Most come soon; psycopg's own wait, which takes longer, is for others."""
+    def finish(self) -> PGresult:
+        """Read the answer to what was sent. Most come soon; psycopg's own wait, which takes longer, is for others."""
         pgconn, results = self.pgconn, []
         # Without poll, which eventlet takes away, psycopg finds another way to wait.
         if hasattr(select, "poll") and pgconn.flush() == 0 and self._readable.poll(SOON_MS):
@@ -171,9 +162,24 @@ class Connection(psycopg.Connection[Row]):
                 results.append(result)
         if pgconn.transaction_status == _ACTIVE:
             results += self.wait(generators.execute(pgconn))
-        # The last one counts: the error of a commit follows the answer to its statement.
-        if results[-1].status not in _DONE:
-            raise psycopg.errors.error_from_result(results[-1])
+        return _last(results)
+
+    def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
+        return super().wait(gen if self.until is None else _bounded(gen, self.until), *args, **more)
+
+
+class AsyncConnection(_Own, psycopg.AsyncConnection[Row]):
+    """The async twin of `Connection`."""
+
+    async def finish(self) -> PGresult:
+        return _last(await self.wait(generators.execute(self.pgconn)))
+
+
+def _last(results: Sequence[PGresult]) -> PGresult:
+    """The last one counts: the error of a commit follows the answer to its statement."""
+    if results[-1].status not in _DONE:
+        raise psycopg.errors.error_from_result(results[-1])
+    return results[-1]
 
 
 def _bounded(gen: PQGen[T], until: float) -> PQGen[T]:
@@ -194,43 +200,49 @@ _BINARY, _ACTIVE, _IDLE = pq.Format.BINARY, pq.TransactionStatus.ACTIVE, pq.Tran
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
-def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
-    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-    cursor.format = pq.Format.BINARY
-    return cursor
+def run(connection: Connection, statement: Statement[T]) -> T:
+    if connection.pooled and not search_path.is_call(statement.text):  # The session can't be pinned.
+        if _commits_each(connection):
+            with connection.transaction():
+                return run(connection, statement)
+        connection.execute(search_path.PIN)
+    if name := connection.name_to_prepare(statement.text):
+        connection.pgconn.send_prepare(name, statement.text)
+        connection.finish()
+        connection.prepared[statement.text] = name
+    connection.send(statement)
+    return _decoded(connection, statement, connection.finish())
 
 
-def run(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
-    if isinstance(connection, Connection):
-        if statement.silent:  # A mere call of a function of ours, which is pinned.
-            return connection.run_silent(statement)
-        if _needs_pin(connection, statement):
-            if _commits_each(connection):
-                with connection.transaction():
-                    return run(connection, statement)
-            connection.execute(search_path.PIN)
-        cursor = connection.kept_cursor()
-    else:
-        cursor = _cursor(connection)
-        adapt(cursor)
-    cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, cursor.fetchall() if _has_rows(cursor) else [])
-
-
-async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+async def arun(connection: AsyncConnection, statement: Statement[T]) -> T:
     """The async twin of `run`."""
-    if _needs_pin(connection, statement):
+    if connection.pooled and not search_path.is_call(statement.text):
         if _commits_each(connection):
             async with connection.transaction():
                 return await arun(connection, statement)
         await connection.execute(search_path.PIN)
-    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    cursor.format = pq.Format.BINARY
-    await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
+    async with connection.lock:
+        if name := connection.name_to_prepare(statement.text):
+            connection.pgconn.send_prepare(name, statement.text)
+            await connection.finish()
+            connection.prepared[statement.text] = name
+        connection.send(statement)
+        result = await connection.finish()
+    return _decoded(connection, statement, result)
 
 
-def run_all(connection: psycopg.Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:
+def _decoded(connection: _Own, statement: Statement[T], result: PGresult) -> T:
+    rows: list[Any] = []
+    if result.ntuples:
+        connection.transformer.set_pgresult(result)
+        rows = connection.transformer.load_rows(0, result.ntuples, tuple)
+    if statement.named:
+        names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+        rows = [dict(zip(names, row, strict=True)) for row in rows]
+    return statement.decode(rows)
+
+
+def run_all(connection: Connection, statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them."""
     if not _needs_transaction(connection, statements):
         return [run(connection, statement) for statement in statements]
@@ -238,7 +250,7 @@ def run_all(connection: psycopg.Connection[Any], statements: Sequence[Statement[
         return [run(connection, statement) for statement in statements]
 
 
-async def arun_all(connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]]) -> list[T]:
+async def arun_all(connection: AsyncConnection, statements: Sequence[Statement[T]]) -> list[T]:
     """The async twin of `run_all`."""
     if not _needs_transaction(connection, statements):
         return [await arun(connection, statement) for statement in statements]
@@ -252,23 +264,16 @@ def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequ
     return len(statements) > 1 and connection.autocommit
 
 
-def _has_rows(cursor: AnyCursor) -> bool:
-    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
-
-
-def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
-    names = [column.name for column in cursor.description or ()] if statement.named else ()
-    return statement.decode(names, rows)
-
-
 def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
     """A connection that commits each statement."""
     with _without_password(url):
-        connection = Connection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
-    adapt(connection)
+        connection = Connection.connect(
+            _conninfo(url, purpose), autocommit=True, prepare_threshold=None, connect_timeout=10
+        )
+    read_json_raw(connection)
     pin = search_path.pin_session(connection.info.backend_pid, purpose.check_ms)
     if connection.execute(pin).fetchone() is None:
-        connection.prepare_threshold = _POOLED
+        connection.pooled = True
     elif purpose.settings:
         connection.execute(purpose.settings.encode())
     return connection
@@ -277,32 +282,20 @@ def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
 async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
     """The async twin of `connect`."""
     with _without_password(url):
-        connection = await psycopg.AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
-    adapt(connection)
+        connection = await AsyncConnection.connect(
+            _conninfo(url, purpose), autocommit=True, prepare_threshold=None, connect_timeout=10
+        )
+    read_json_raw(connection)
     cursor = await connection.execute(search_path.pin_session(connection.info.backend_pid, purpose.check_ms))
     if await cursor.fetchone() is None:
-        connection.prepare_threshold = _POOLED
+        connection.pooled = True
     elif purpose.settings:
         await connection.execute(purpose.settings.encode())
     return connection
 
 
-def _needs_pin(connection: psycopg.BaseConnection[Any], statement: Statement[Any]) -> bool:
-    """Whether the transaction of a statement must be pinned, because the session can't be. A mere call of a function
-    of ours needs none: the function is pinned."""
-    return pooled(connection) and not search_path.is_call(statement.text)
-
-
 def _commits_each(connection: psycopg.BaseConnection[Any]) -> bool:
     return connection.pgconn.transaction_status == _IDLE
-
-
-_POOLED = None  # A pooler in transaction mode would run a prepared statement in a session that did not prepare it.
-
-
-def pooled(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Whether a pooler in transaction mode is between us and the server, so that sessions change under us."""
-    return connection.prepare_threshold is _POOLED
 
 
 def _conninfo(url: str, purpose: Purpose) -> str:

@@ -1,7 +1,8 @@
 """Brings a database to the schema of this version: installs it, or upgrades it step by step, in one transaction.
 
-`schema/` holds the current schema. `upgrades/NNNN.sql` upgrades the tables from version NNNN - 1. Functions and views
-are replaced as a whole each time. An advisory lock lets one process migrate at a time; the next finds nothing to do.
+`schema/` holds the current schema. `upgrades/NNNN.sql` changes the tables of version NNNN - 1; missing tables and
+indexes are made afterwards. Functions and views are replaced as a whole each time. An advisory lock lets one process
+migrate at a time; the next finds nothing to do.
 
 An upgrade locks all tables before it changes one. Clients wait behind a lock that is being waited for, so an upgrade
 that can't have all of them soon gives them up, and tries again later.
@@ -94,10 +95,11 @@ def script(current: int = 0) -> str:
     """The SQL that brings a database from a version (0: no schema) to this one."""
     if current == VERSION:
         return ""
-    tables = [sql.read("schema/tables.sql")] if current == 0 else _upgrades(current)
+    upgrades = range(current + 1, VERSION + 1) if current else ()
     return "\n".join(
         [
-            *tables,
+            *(sql.read(f"upgrades/{number:04}.sql") for number in upgrades),
+            sql.read("schema/tables.sql"),
             sql.read("schema/drop_views.sql"),
             *(sql.read(f"schema/functions/{theme}.sql") for theme in _FUNCTIONS),
             sql.read("schema/views.sql"),
@@ -106,10 +108,6 @@ def script(current: int = 0) -> str:
             sql.read("schema/version.sql"),
         ]
     )
-
-
-def _upgrades(current: int) -> list[str]:
-    return [sql.read(f"upgrades/{version:04}.sql") for version in range(current + 1, VERSION + 1)]
 
 
 def version(connection: db.Connection) -> int:

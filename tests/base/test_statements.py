@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
-from outlive.statement import BIGINTS, FLOATS, column
+from outlive.binary import packed
+from outlive.statement import Statement
 
 PER_LENGTH_BYTES = 1000
 
@@ -16,8 +17,8 @@ def test_columns_of_many_lengths_leave_no_memory_behind() -> None:
     try:
         before, _ = tracemalloc.get_traced_memory()
         for length in lengths:
-            column(BIGINTS, range(length))
-            column(FLOATS, [0.5] * length)
+            values = (list(range(length)), [0.5] * length)
+            packed(Statement("", b"", values, lambda rows: None, ("bigint[]", "double precision[]")))
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

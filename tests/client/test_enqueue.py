@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.pq.abc import PGresult
 
 import outlive
 from outlive import db, store
@@ -90,28 +91,30 @@ def test_a_job_whose_commit_fails_is_not_acknowledged(app: outlive.App, connecti
 def test_after_an_interrupt_the_same_connection_enqueues(
     app: outlive.App, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = db.Connection._finish
+    add.enqueue(1)
+    finish = db.Connection.finish
 
-    def interrupted(connection: db.Connection) -> None:
+    def interrupted(connection: db.Connection) -> PGresult:
         finish(connection)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(db.Connection, "_finish", interrupted)
+        patch.setattr(db.Connection, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            add.enqueue(1)
-    add.enqueue(2)
-    assert count() == 1
+            add.enqueue(2)
+    add.enqueue(3)
+    assert count() == 2
 
 
 def test_behind_a_pooler_a_job_is_enqueued_without_a_prepared_statement(
     app: outlive.App, count: Callable[[], int], database_url: str
 ) -> None:
     with db.connect(database_url) as connection:
-        connection.prepare_threshold = None
-        db.run(connection, store.enqueue([add.job(1).request], max_args_bytes=100))
+        connection.pooled = True
+        for _ in range(3):
+            db.run(connection, store.enqueue([add.job(1).request], max_args_bytes=100))
         assert connection.execute("select from pg_prepared_statements").fetchall() == []
-    assert count() == 1
+    assert count() == 3
 
 
 def test_each_job_has_an_id_of_its_own(app: outlive.App, count: Callable[[], int]) -> None:

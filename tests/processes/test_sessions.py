@@ -25,7 +25,7 @@ def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
 
         async def sleep() -> None:
             with contextlib.suppress(psycopg.Error):
-                await session.run(Statement("sleep", b"select pg_sleep(60)", (), lambda _, rows: rows))
+                await session.run(Statement("sleep", b"select pg_sleep(60)", (), lambda rows: rows))
             await asyncio.Event().wait()
 
         service = asyncio.create_task(forever("sleep", sleep))
@@ -45,7 +45,7 @@ def test_a_session_that_became_read_only_is_replaced_after_one_failure(
 ) -> None:
     """A connection from the last moment of a read-only spell stays read-only: each failure on it costs a pause."""
     name = connection.info.dbname
-    write = Statement("write", b"delete from outlive.awaited", (), lambda _, rows: None)
+    write = Statement("write", b"delete from outlive.awaited", (), lambda rows: None)
 
     async def write_after_a_spell_of_read_only() -> None:
         session = Session(database_url)

@@ -96,13 +96,13 @@ def test_async_sessions_are_pinned(hostile_url: str) -> None:
     assert asyncio.run(asked()) == (search_path.TRUSTED,)
 
 
-_COUNTING = db.Statement("counting", b"select count('x'::text)", (), lambda _, rows: rows[0][0])
+_COUNTING = db.Statement("counting", b"select count('x'::text)", (), lambda rows: rows[0][0])
 
 
 def test_behind_a_pooler_each_transaction_is_pinned_and_the_session_is_left_alone(hostile_url: str) -> None:
     with as_worker(hostile_url) as url, db.connect(url) as connection:
         connection.execute("reset search_path")
-        connection.prepare_threshold = None  # As `connect` does it behind a pooler.
+        connection.pooled = True  # As `connect` does it behind a pooler.
         assert db.run(connection, _COUNTING) == 1
         assert db.run_all(connection, [_COUNTING, _COUNTING]) == [1, 1]
         with connection.transaction():
@@ -116,7 +116,7 @@ def test_behind_a_pooler_async_transactions_are_pinned_too(hostile_url: str) -> 
     async def count() -> None:
         async with await db.aconnect(hostile_url) as connection:
             await connection.execute("reset search_path")
-            connection.prepare_threshold = None
+            connection.pooled = True
             assert await db.arun(connection, _COUNTING) == 1
             assert await db.arun_all(connection, [_COUNTING, _COUNTING]) == [1, 1]
             assert await (await connection.execute(_STOLEN)).fetchone() == (0,)
@@ -145,12 +145,12 @@ def test_a_migration_binds_names_to_the_server_s_own(server_url: str) -> None:
     with new_database(server_url, template="template0") as url, psycopg.connect(url, autocommit=True) as admin:
         admin.execute("grant create on schema public to public")
         admin.execute(_HOSTILE)
-        for threshold in (5, None):  # Directly, and behind a pooler.
+        for pooled in (False, True):
             admin.execute("drop schema if exists outlive cascade")
             with db.connect(url) as connection:
-                if threshold is None:
+                if pooled:
                     connection.execute("reset search_path")
-                connection.prepare_threshold = threshold
+                connection.pooled = pooled
                 migrate.migrate(connection)
             uses = (
                 "select distinct d.objid::text from pg_depend d join pg_proc p on d.refobjid = p.oid"

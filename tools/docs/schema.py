@@ -13,7 +13,9 @@ from typing import NamedTuple
 from outlive import migrate, sql
 
 COMMENT = r"((?:^--[^\n]*\n)*)"
-TABLE = re.compile(COMMENT + r"^create (?:unlogged )?table outlive\.(\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(
+    COMMENT + r"^create (?:unlogged )?table if not exists outlive\.(\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL
+)
 VIEW = re.compile(COMMENT + r"^create view outlive\.(\w+) as\n(.*?);$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^create (?:or replace )?function outlive\.(\w+)\(", re.MULTILINE)
 RETURNS = re.compile(r"\s*returns (.+?)\s+(?:language|security|stable|immutable)\b", re.DOTALL)

@@ -13,7 +13,7 @@ from outlive.arguments import Codec
 from outlive.errors import BadArguments, Fail, OutliveError
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
-from outlive.statement import Statement, json
+from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from outlive.callers import AsyncConnection, SyncConnection
@@ -168,8 +168,8 @@ class Context:
         encoded = encode_result(result, self._codec, self._run.max_result_bytes)
         findings = self._findings.encode()
         secret = self._channel.secret(self.token)
-        values = (self.token, secret, *map(json, (encoded, *findings)))
-        return Statement("complete", _COMPLETE, values, lambda *_: None)
+        values = (self.token, secret, encoded, *findings)
+        return Statement("complete", _COMPLETE, values, lambda rows: None)
 
 
 _USE_COMPLETE = "use `context.complete(…)`, without await"

@@ -68,7 +68,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
             yield Finding("problem", what, hint)
             return
     yield Finding("fine", f"the schema has version {migrate.VERSION}")
-    if db.pooled(connection):
+    if connection.pooled:
         yield Finding(
             "advice",
             "a pooler in transaction mode is between here and the server: a worker notices jobs and deaths later",

@@ -131,7 +131,7 @@ class Waiting:
 
     def _serve(self, connection: db.Connection) -> None:
         """Serve on one session until no caller waits, or until the session breaks after it has worked."""
-        listens = not db.pooled(connection)
+        listens = not connection.pooled
         with self._lock:
             self._new, self._next_look = set(self._by_job), math.inf
         works = False

@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 
 HERE = Path(__file__).parent
-_NAMED = re.compile(r":(?<![:\w]:)([a-z]\w*)::(double precision|\w+)(\[\])?")  # A first literal is found fast.
+_NAMED = re.compile(r":(?<![:\w]:)([a-z]\w*)::((?:double precision|\w+)(?:\[\])?)")  # A first literal is found fast.
 _RETURNS = re.compile(r"^-- returns (.*(?:\n--   .*)*)$", re.MULTILINE)
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A statement with numbered parameters: their names in the order of the numbers, and the element type of arrays."""
+    """A statement with numbered parameters: their names in the order of the numbers, each with its type."""
 
     text: str
-    parameters: dict[str, str | None]
+    parameters: dict[str, str]
 
 
 def read(path: str) -> str:
@@ -29,12 +29,12 @@ def read(path: str) -> str:
 
 def compiled(text: str) -> Text:
     """Turn `:name::type` into `$1::type`, and drop comments, so that the server does not read them each time."""
-    parameters: dict[str, str | None] = {}
+    parameters: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
-        name, kind, array = match.groups()
-        parameters.setdefault(name, kind if array else None)
-        return f"${list(parameters).index(name) + 1}::{kind}{array or ''}"
+        name, kind = match.groups()
+        parameters.setdefault(name, kind)
+        return f"${list(parameters).index(name) + 1}::{kind}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     return Text(_NAMED.sub(number, bare.strip().rstrip(";")), parameters)
@@ -65,9 +65,9 @@ def functions() -> str:
 
 def _function(name: str, text: str, returns: str) -> str:
     """Parameters are quoted, because some are called like words of SQL, and the statement knows them by number."""
-    types = dict.fromkeys((found[1], f"{found[2]}{found[3] or ''}") for found in _NAMED.finditer(text))
-    parameters = ", ".join(f'"{parameter}" {kind} default null' for parameter, kind in types)
+    one = compiled(text)
+    parameters = ", ".join(f'"{parameter}" {kind} default null' for parameter, kind in one.parameters.items())
     return (
         f"create or replace function outlive.statement_{name}({parameters})\n"
-        f"returns {returns} language sql as $statement$\n{compiled(text).text};\n$statement$;"
+        f"returns {returns} language sql as $statement$\n{one.text};\n$statement$;"
     )

@@ -1,148 +1,23 @@
 """The storage contract: one verb per transition, each a `Statement` that sync and async callers run alike.
 
-One module for each file of sql/statements: parameters are packed and rows become data. Python never sends "now".
+One module for each file of sql/statements. Rows become data here. Python never sends "now".
 """
 
-from outlive.store.attempts import add_evidence as add_evidence
-from outlive.store.attempts import arguments as arguments
-from outlive.store.attempts import cancels as cancels
-from outlive.store.attempts import checkpoints as checkpoints
-from outlive.store.attempts import complete_with_records as complete_with_records
-from outlive.store.attempts import end_and_claim as end_and_claim
-from outlive.store.attempts import ended as ended
-from outlive.store.attempts import expire as expire
-from outlive.store.attempts import held_attempts as held_attempts
-from outlive.store.attempts import inputs as inputs
-from outlive.store.attempts import locked_ends as locked_ends
-from outlive.store.attempts import lost_runs as lost_runs
-from outlive.store.attempts import mark_begun as mark_begun
-from outlive.store.attempts import next_tries as next_tries
-from outlive.store.attempts import reap as reap
-from outlive.store.attempts import renew as renew
-from outlive.store.attempts import take_back as take_back
-from outlive.store.attempts import tokens_of as tokens_of
-from outlive.store.attempts import write_progress as write_progress
-from outlive.store.audit import KEEP_AUDIT_S as KEEP_AUDIT_S
-from outlive.store.audit import MOST_IDS as MOST_IDS
-from outlive.store.audit import Verb as Verb
-from outlive.store.audit import act as act
-from outlive.store.audit import list_audit as list_audit
-from outlive.store.audit import prune_audit as prune_audit
-from outlive.store.audit import write_audit as write_audit
-from outlive.store.batches import batch as batch
-from outlive.store.batches import batch_counts as batch_counts
-from outlive.store.batches import batch_done as batch_done
-from outlive.store.batches import batch_of as batch_of
-from outlive.store.batches import cancel_batch as cancel_batch
-from outlive.store.batches import close_batch as close_batch
-from outlive.store.batches import list_batches as list_batches
-from outlive.store.batches import open_batch as open_batch
-from outlive.store.batches import prune_batches as prune_batches
+from outlive.store.attempts import *
+from outlive.store.audit import *
+from outlive.store.batches import *
 from outlive.store.building import asked_by_job as asked_by_job
-from outlive.store.charts import ends_by_minute as ends_by_minute
-from outlive.store.charts import times_by_minute as times_by_minute
-from outlive.store.dashboard import add_dashboard_token as add_dashboard_token
-from outlive.store.dashboard import dashboard_people as dashboard_people
-from outlive.store.dashboard import list_dashboard_tokens as list_dashboard_tokens
-from outlive.store.dashboard import remove_dashboard_token as remove_dashboard_token
-from outlive.store.dependencies import check_late_ends as check_late_ends
-from outlive.store.dependencies import follow_late_ends as follow_late_ends
-from outlive.store.finding import MOST_COUNTED as MOST_COUNTED
-from outlive.store.finding import Found as Found
-from outlive.store.finding import JobFilter as JobFilter
-from outlive.store.finding import find_jobs as find_jobs
-from outlive.store.finding import with_prefix as with_prefix
-from outlive.store.jobs import Mark as Mark
-from outlive.store.jobs import block as block
-from outlive.store.jobs import cancel as cancel
-from outlive.store.jobs import enqueue as enqueue
-from outlive.store.jobs import pause_queue as pause_queue
-from outlive.store.jobs import prune_finished as prune_finished
-from outlive.store.jobs import prune_jobs as prune_jobs
-from outlive.store.jobs import release as release
-from outlive.store.jobs import resume_queue as resume_queue
-from outlive.store.jobs import retry as retry
-from outlive.store.keys import admit_due as admit_due
-from outlive.store.keys import requeue_missed as requeue_missed
-from outlive.store.killers import claim_suspect as claim_suspect
-from outlive.store.killers import convict as convict
-from outlive.store.killers import crashing_tasks as crashing_tasks
-from outlive.store.killers import end_time_alone as end_time_alone
-from outlive.store.killers import prune_crashes as prune_crashes
-from outlive.store.killers import quarantine_killers as quarantine_killers
-from outlive.store.killers import suspects_wait as suspects_wait
-from outlive.store.killers import untold_killers as untold_killers
-from outlive.store.lanes import sleep as sleep
-from outlive.store.lanes import sourced_lanes as sourced_lanes
-from outlive.store.lanes import unsourced_lanes as unsourced_lanes
-from outlive.store.lanes import wake as wake
-from outlive.store.output import prune_watched as prune_watched
-from outlive.store.output import watch as watch
-from outlive.store.output import watched as watched
-from outlive.store.output import write_output as write_output
-from outlive.store.reads import clock as clock
-from outlive.store.reads import group_killers as group_killers
-from outlive.store.reads import health as health
-from outlive.store.reads import job as job
-from outlive.store.reads import latencies as latencies
-from outlive.store.reads import list_attempts as list_attempts
-from outlive.store.reads import list_jobs as list_jobs
-from outlive.store.reads import list_killers as list_killers
-from outlive.store.reads import list_lanes as list_lanes
-from outlive.store.reads import list_queues as list_queues
-from outlive.store.reads import list_records as list_records
-from outlive.store.reads import list_running as list_running
-from outlive.store.reads import list_sources as list_sources
-from outlive.store.reads import list_stuck as list_stuck
-from outlive.store.reads import list_workers as list_workers
-from outlive.store.reads import metrics as metrics
-from outlive.store.reads import outcomes as outcomes
-from outlive.store.reads import rates as rates
-from outlive.store.reads import stats as stats
-from outlive.store.reads import statuses as statuses
-from outlive.store.reads import unserved as unserved
-from outlive.store.reads import unserved_tasks as unserved_tasks
-from outlive.store.results import await_jobs as await_jobs
-from outlive.store.results import awaited_ends as awaited_ends
-from outlive.store.results import prune_awaited as prune_awaited
-from outlive.store.results import prune_expired as prune_expired
-from outlive.store.schedules import add_schedule as add_schedule
-from outlive.store.schedules import check_schedules as check_schedules
-from outlive.store.schedules import declare_schedules as declare_schedules
-from outlive.store.schedules import due_schedules as due_schedules
-from outlive.store.schedules import fire as fire
-from outlive.store.schedules import list_schedules as list_schedules
-from outlive.store.schedules import note_trouble as note_trouble
-from outlive.store.schedules import orphaned_schedules as orphaned_schedules
-from outlive.store.schedules import pause_schedule as pause_schedule
-from outlive.store.schedules import prune_schedules as prune_schedules
-from outlive.store.schedules import remove_schedule as remove_schedule
-from outlive.store.schedules import reset_schedule as reset_schedule
-from outlive.store.schedules import resume_schedule as resume_schedule
-from outlive.store.schedules import run_schedule as run_schedule
-from outlive.store.schedules import set_schedule as set_schedule
-from outlive.store.sources import ask_source as ask_source
-from outlive.store.sources import breakers as breakers
-from outlive.store.sources import claim_sourced as claim_sourced
-from outlive.store.sources import count_outcomes as count_outcomes
-from outlive.store.sources import pause_source as pause_source
-from outlive.store.sources import register_sources as register_sources
-from outlive.store.sources import resume_source as resume_source
-from outlive.store.sources import set_source as set_source
-from outlive.store.sources import spread_limits as spread_limits
-from outlive.store.workers import absent as absent
-from outlive.store.workers import declare_dead as declare_dead
-from outlive.store.workers import drain_workers as drain_workers
-from outlive.store.workers import give_up_silent as give_up_silent
-from outlive.store.workers import heartbeat as heartbeat
-from outlive.store.workers import note_missed as note_missed
-from outlive.store.workers import prune_workers as prune_workers
-from outlive.store.workers import register_tasks as register_tasks
-from outlive.store.workers import register_worker as register_worker
-from outlive.store.workers import show_life as show_life
-from outlive.store.workers import slowest as slowest
-from outlive.store.workers import stop_worker as stop_worker
-from outlive.store.workers import tell_tasks as tell_tasks
-from outlive.store.workers import try_lock as try_lock
-from outlive.store.workers import unlock as unlock
-from outlive.store.workers import untold_deaths as untold_deaths
+from outlive.store.charts import *
+from outlive.store.dashboard import *
+from outlive.store.dependencies import *
+from outlive.store.finding import *
+from outlive.store.jobs import *
+from outlive.store.keys import *
+from outlive.store.killers import *
+from outlive.store.lanes import *
+from outlive.store.output import *
+from outlive.store.reads import *
+from outlive.store.results import *
+from outlive.store.schedules import *
+from outlive.store.sources import *
+from outlive.store.workers import *

@@ -11,13 +11,18 @@ from uuid import UUID
 import msgspec
 
 from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
-from outlive.statement import (
-    Row,
-    Statement,
-    json,
-)
+from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, scalar, statement, structs
+from outlive.store.building import (
+    as_they_are,
+    first_column,
+    first_column_set,
+    nothing,
+    pairs,
+    scalar,
+    statement,
+    structs,
+)
 
 if TYPE_CHECKING:
     from outlive.protocol import Progress
@@ -40,7 +45,7 @@ def end_and_claim(
     others = () if all_succeeded else ended  # A success has no value in their columns.
     return statement(
         "end_and_claim",
-        lambda _, rows: Turn([Claimed(*row[1:]) for row in rows if row[1] is not None], rows[0][0]),
+        lambda rows: Turn([Claimed(*row[1:]) for row in rows if row[1] is not None], rows[0][0]),
         worker=worker,
         limit=limit,
         lease_s=lease_s,
@@ -75,13 +80,13 @@ def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
         nothing,
         token=end.token,
         worker=worker,
-        result=json(end.result),
-        records=json(end.records),
-        spawns=json(end.spawns),
+        result=end.result,
+        records=end.records,
+        spawns=end.spawns,
         peak_memory_bytes=end.peak_memory_bytes,
         cpu_s=end.cpu_s,
         output=end.output,
-        memory=json(end.memory),
+        memory=end.memory,
     )
 
 
@@ -95,7 +100,7 @@ def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
         peak_memory_bytes=end.peak_memory_bytes,
         cpu_s=end.cpu_s,
         output=end.output,
-        memory=json(end.memory),
+        memory=end.memory,
     )
 
 
@@ -108,7 +113,7 @@ def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
     """The attempts among these that have ended."""
     return statement(
         "ended",
-        lambda _, rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
+        lambda rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
         tokens=tokens,
     )
 
@@ -139,7 +144,7 @@ def arguments(token: int, part: int) -> Statement[bytes | None]:
     """One part of a job's arguments; None if the attempt has ended."""
     return statement(
         "arguments",
-        lambda _, rows: rows[0][0] if rows else None,
+        lambda rows: rows[0][0] if rows else None,
         token=token,
         part=part,
         part_bytes=ARGUMENTS_PART_BYTES,
@@ -148,7 +153,7 @@ def arguments(token: int, part: int) -> Statement[bytes | None]:
 
 def inputs(token: int, first: int, skip: int) -> Statement[list[Row]]:
     """Some results of the jobs that a job has waited for, from this one on: their sizes, and as much as fits."""
-    return statement("inputs", lambda _, rows: rows, token=token, first=first, skip=skip)
+    return statement("inputs", as_they_are, token=token, first=first, skip=skip)
 
 
 def cancels(worker: UUID) -> Statement[set[int]]:
@@ -158,13 +163,13 @@ def cancels(worker: UUID) -> Statement[set[int]]:
 
 def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
     """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
-    return statement("next_tries", lambda _, rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
+    return statement("next_tries", lambda rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
 
 
 def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]:
     """Those of these attempts that were lost."""
 
-    def decode(_: Names, rows: list[Row]) -> list[LostRun]:
+    def decode(rows: list[Row]) -> list[LostRun]:
         return [
             LostRun(Claimed(*job), Ended(job[0], Outcome.LOST, error=error, killed=True), started_at, ended_at)
             for *job, error, started_at, ended_at in rows
@@ -181,7 +186,7 @@ def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None
         | ({} if one.checkpoint is None else {"checkpoint": msgspec.Raw(one.checkpoint)})
         for one in progress
     ]
-    return statement("write_progress", nothing, worker=worker, progress=msgspec.json.encode(reports).decode())
+    return statement("write_progress", nothing, worker=worker, progress=msgspec.json.encode(reports))
 
 
 def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:

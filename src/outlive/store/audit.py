@@ -23,12 +23,13 @@ def act(verb: Verb, ids: list[UUID], *, who: str, what: object = None, entry: UU
     `what` is how the jobs were chosen; without it, by their ids. Several calls with the same `entry` are one action.
     """
     told = {"ids": ids[:MOST_IDS]} if what is None else what
-    return statement("act", structs(Change), verb=verb, ids=ids, who=who, what=_json(told), entry=entry)
+    return statement("act", structs(Change), verb=verb, ids=ids, who=who, what=msgspec.json.encode(told), entry=entry)
 
 
 def write_audit(entry: UUID, *, who: str, action: str, what: object, jobs: int = 0) -> Statement[None]:
     """Run it in the transaction of the action."""
-    return statement("write_audit", nothing, entry=entry, who=who, action=action, what=_json(what), jobs=jobs)
+    told = msgspec.json.encode(what)
+    return statement("write_audit", nothing, entry=entry, who=who, action=action, what=told, jobs=jobs)
 
 
 def list_audit(*, past: UUID | None = None, limit: int = 100) -> Statement[Table]:
@@ -37,7 +38,3 @@ def list_audit(*, past: UUID | None = None, limit: int = 100) -> Statement[Table
 
 def prune_audit(*, keep_s: float = KEEP_AUDIT_S) -> Statement[None]:
     return statement("prune_audit", nothing, keep_s=keep_s)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from outlive import statement as packing
 from outlive.model import BatchCounts, JobRequest, as_json
 from outlive.statement import Row, Statement
-from outlive.store.building import Names, Table, first_column, nothing, scalar, statement, table
+from outlive.store.building import Table, first_column, nothing, scalar, statement, table
 
 PIECE = 500
 """How many jobs of a batch are cancelled in one transaction."""
@@ -22,8 +21,8 @@ def open_batch(
     on_done: JobRequest | None = None,
 ) -> Statement[UUID]:
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-    packed = {key: packing.json(None if job is None else as_json(job)) for key, job in callbacks.items()}
-    return statement("open_batch", scalar, id=id, name=name, **packed)
+    jobs = {key: job and as_json(job) for key, job in callbacks.items()}
+    return statement("open_batch", scalar, id=id, name=name, **jobs)
 
 
 def close_batch(id: UUID, *, cancelling: bool = False) -> Statement[None]:
@@ -38,7 +37,7 @@ def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = PIECE) -> St
 def batch_counts(id: UUID) -> Statement[BatchCounts | None]:
     """How far a batch is; None if there is no such batch."""
 
-    def decode(_: Names, rows: list[Row]) -> BatchCounts | None:
+    def decode(rows: list[Row]) -> BatchCounts | None:
         return BatchCounts(*rows[0]) if rows else None
 
     return statement("batch_counts", decode, id=id)
@@ -46,7 +45,7 @@ def batch_counts(id: UUID) -> Statement[BatchCounts | None]:
 
 def batch_done(id: UUID) -> Statement[bool | None]:
     """Whether all jobs of a batch have ended; None if there is no such batch."""
-    return statement("batch_done", lambda _, rows: rows[0][0] if rows else None, id=id)
+    return statement("batch_done", lambda rows: rows[0][0] if rows else None, id=id)
 
 
 def batch(id: UUID) -> Statement[Table]:

@@ -13,36 +13,33 @@ import msgspec
 
 from outlive import sql
 from outlive.errors import BadArguments, StaleAttempt
-from outlive.statement import BIGINTS, KINDS, Column, Kind, Row, Statement, column
+from outlive.statement import Row, Statement
 
 S = TypeVar("S", bound=msgspec.Struct)
-Names = Sequence[str]
 Table = list[dict[str, Any]]
 
 _SOURCES = sql.texts()
 
 
 @functools.cache
-def _text(name: str) -> tuple[bytes, tuple[str, ...], list[tuple[str, Kind]]]:
-    """A statement, compiled when it is first used: most commands use few."""
+def _text(name: str) -> tuple[bytes, dict[str, str], tuple[str, ...]]:
+    """A statement, with its parameters and their types. It is compiled when it is first used: most commands use few."""
     text = sql.compiled(_SOURCES[name])
-    arrays = [(key, KINDS[kind]) for key, kind in text.parameters.items() if kind]
-    return text.text.encode(), tuple(text.parameters), arrays
+    return text.text.encode(), text.parameters, tuple(text.parameters.values())
 
 
-def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values: Any) -> Statement[Any]:
+def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -> Statement[Any]:
     """The statement of this name in sql/statements, with a value for each of its parameters.
 
-    The SQL says which parameters are arrays, and of what.
+    An array of nulls is null.
     """
-    text, parameters, arrays = _text(name)
-    for key, kind in arrays:
-        value = values[key]
-        if value is not None and type(value) is not Column:
-            values[key] = column(kind, value)
-    given = tuple(map(values.__getitem__, parameters))
-    hot, silent = name == "end_and_claim", name == "enqueue_plain"
-    return Statement(name, text, given, decode, hot=hot, named=decode is table, silent=silent)
+    text, parameters, types = _text(name)
+    for key, kind in parameters.items():
+        if kind[-1] == "]" and values[key] is not None:
+            given = values[key] = list(values[key])
+            if given and given[-1] is None and given.count(None) == len(given):
+                values[key] = None
+    return Statement(name, text, tuple(map(values.__getitem__, parameters)), decode, types, named=decode is table)
 
 
 _FOR_JOBS = frozenset(
@@ -56,50 +53,55 @@ _WITH_TOKEN = ("ask_source", "count_outcomes")
 """The second parameter of these is the token of the attempt that calls a source."""
 
 
-def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[tuple[Names, list[Row]]]:
+def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[list[Row]]:
     """The statement that the job of this attempt names. Its rows go back undecoded."""
     if name not in _FOR_JOBS:
         raise BadArguments(f"a job can't ask for the statement {name}")
-    if name in _WITH_TOKEN and parameters[1] not in (None, token, column(BIGINTS, [token])):
+    if name in _WITH_TOKEN and parameters[1] not in (None, token, [token]):
         raise StaleAttempt(f"a job asked for {name} with the token of an attempt that its process does not run")
-    return Statement(name, _text(name)[0], tuple(parameters), lambda names, rows: (names, rows))
+    text, _, types = _text(name)
+    return Statement(name, text, tuple(parameters), as_they_are, types)
 
 
 # Decoders
 
 
-def nothing(_: Names, rows: list[Row]) -> None:
+def as_they_are(rows: list[Row]) -> list[Row]:
+    return rows
+
+
+def nothing(rows: list[Row]) -> None:
     return None
 
 
-def structs(kind: type[S]) -> Callable[[Names, list[Row]], list[S]]:
-    return lambda _, rows: [kind(*row) for row in rows]
+def structs(kind: type[S]) -> Callable[[list[Row]], list[S]]:
+    return lambda rows: [kind(*row) for row in rows]
 
 
-def table(names: Names, rows: list[Row]) -> Table:
-    return [dict(zip(names, row, strict=True)) for row in rows]
+def table(rows: Table) -> Table:
+    return rows
 
 
-def first_column(_: Names, rows: list[Row]) -> list[Any]:
+def first_column(rows: list[Row]) -> list[Any]:
     return [row[0] for row in rows]
 
 
-def first_column_set(_: Names, rows: list[Row]) -> set[Any]:
+def first_column_set(rows: list[Row]) -> set[Any]:
     return {row[0] for row in rows}
 
 
-def scalar(_: Names, rows: list[Row]) -> Any:
+def scalar(rows: list[Row]) -> Any:
     return rows[0][0]
 
 
-def pairs(_: Names, rows: list[Row]) -> dict[Any, Any]:
+def pairs(rows: list[Row]) -> dict[Any, Any]:
     return dict(rows)
 
 
-def how_many(batch: int) -> Callable[[Names, list[Row]], tuple[int, bool]]:
+def how_many(batch: int) -> Callable[[list[Row]], tuple[int, bool]]:
     """How many rows of a batch were changed, and whether there may be more."""
-    return lambda _, rows: (rows[0][0] or 0, rows[0][1] == batch)
+    return lambda rows: (rows[0][0] or 0, rows[0][1] == batch)
 
 
-def any_row(_: Names, rows: list[Row]) -> bool:
+def any_row(rows: list[Row]) -> bool:
     return bool(rows)

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from outlive.statement import Row, Statement
-from outlive.store.building import Names, statement, structs
+from outlive.store.building import statement, structs
 
 SAMPLE = 250
 """How many ends are read at both ends of a minute, by the state of their job; those in between are estimated."""
@@ -26,7 +26,7 @@ class MinuteTimes(msgspec.Struct, frozen=True):
 def ends_by_minute(*, minutes: int) -> Statement[dict[datetime, dict[str, float]]]:
     """How many attempts ended in each of the last minutes, by outcome."""
 
-    def decode(_: Names, rows: list[Row]) -> dict[datetime, dict[str, float]]:
+    def decode(rows: list[Row]) -> dict[datetime, dict[str, float]]:
         found: dict[datetime, dict[str, float]] = {}
         for minute, outcome, ends in rows:
             counts = found.setdefault(minute, {})

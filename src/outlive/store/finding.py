@@ -11,7 +11,7 @@ import msgspec
 from outlive.errors import BadArguments
 from outlive.statement import Row, Statement
 from outlive.states import FINISHED, State
-from outlive.store.building import Names, first_column, statement
+from outlive.store.building import first_column, statement
 
 LOOK = 20_000
 """How many jobs one statement looks at, at most: some 50 ms."""
@@ -76,7 +76,7 @@ def find_jobs(
     asked = _in_place(place, states)
     look = look or _look(wanted, seen, limit)
 
-    def decode(_: Names, rows: list[Row]) -> Found:
+    def decode(rows: list[Row]) -> Found:
         ids, count, more, at, id = rows[0]
         total = seen + more
         if wanted.text is not None and total >= TEXT_REACH:

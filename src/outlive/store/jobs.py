@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import Names, any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs
 
 Mark = tuple[datetime, UUID]
 """A finished job: when it ended, and which it is."""
@@ -33,17 +33,18 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
 
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
-    args = job.args.decode()
     special = notify or (job.dedupe_key, job.options, job.delay_s, job.run_at) != (None, None, None, None)
     if not special and len(job.args) <= PLAIN_BYTES:
-        given = {"id": job.id, "task": job.task, "args": args, "queue": job.queue, "source": job.source}
-        return statement("enqueue_plain", lambda _, rows: {}, **given, priority=job.priority)
+        return statement("enqueue_plain", _all_made, **asdict(job))
 
-    def decode(_: Names, rows: list[Row]) -> dict[UUID, UUID]:
+    def decode(rows: list[Row]) -> dict[UUID, UUID]:
         return {} if rows[0][0] == job.id else {job.id: rows[0][0]}
 
-    texts = {"args": args, "options": job.options and job.options.decode()}
-    return statement("enqueue_one", decode, **asdict(job) | texts, max_args_bytes=max_args_bytes, notify=notify)
+    return statement("enqueue_one", decode, **asdict(job), max_args_bytes=max_args_bytes, notify=notify)
+
+
+def _all_made(_: list[Row]) -> dict[UUID, UUID]:
+    return {}
 
 
 def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]:
@@ -75,7 +76,7 @@ def prune_finished(
     Returns how many, whether there may be more, and the last job that it has seen, after which the next call begins.
     """
 
-    def decode(_: Names, rows: list[Row]) -> tuple[int, bool, Mark | None]:
+    def decode(rows: list[Row]) -> tuple[int, bool, Mark | None]:
         gone, seen, ended_at, job = rows[0]
         return gone or 0, seen == batch, after if ended_at is None else (ended_at, job)
 

@@ -7,13 +7,13 @@ from uuid import UUID
 
 from outlive.model import LaneState, Sourced, Unsourced
 from outlive.statement import Row, Statement
-from outlive.store.building import Names, nothing, statement
+from outlive.store.building import nothing, statement
 
 
 def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
     """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
 
-    def decode(_: Names, rows: list[Row]) -> Unsourced:
+    def decode(rows: list[Row]) -> Unsourced:
         return Unsourced(
             [LaneState(*row) for row in rows if row[2] is not None],
             suspect_waits=any(row[0] is None for row in rows),
@@ -28,7 +28,7 @@ def sourced_lanes(
 ) -> Statement[Sourced]:
     """The lanes of at most `batch` sources that follow a queue and source."""
 
-    def decode(_: Names, rows: list[Row]) -> Sourced:
+    def decode(rows: list[Row]) -> Sourced:
         last = max(rows, key=lambda row: row[7], default=None)
         return Sourced(
             [LaneState(*row[:6]) for row in rows if row[2] is not None],

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import output
 from outlive.model import LiveOutput, Said
+from outlive.output import split
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import Names, nothing, pairs, statement
+from outlive.store.building import nothing, pairs, statement
 from outlive.store.reads import course
 
 
@@ -22,11 +22,11 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
     the number of the last line. Its worker writes what it says only while it is followed.
     """
 
-    def decode(_: Names, rows: list[Row]) -> Said | None:
+    def decode(rows: list[Row]) -> Said | None:
         if not rows:
             return None
         state, number, live, text, memory, asked = rows[0]
-        missing, lines = output.split(text or "")
+        missing, lines = split(text or "")
         new = lines[max(0, after - missing) :]
         return Said(State(state), number, live, max(missing, after), new, memory=memory and course(memory), asked=asked)
 
@@ -41,7 +41,7 @@ def watched(worker: UUID) -> Statement[dict[int, bool]]:
 def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]:
     """Write what followed attempts have said and used."""
     rows = [msgspec.structs.asdict(one) for one in outputs]
-    return statement("write_output", nothing, worker=worker, outputs=msgspec.json.encode(rows).decode())
+    return statement("write_output", nothing, worker=worker, outputs=msgspec.json.encode(rows))
 
 
 def prune_watched() -> Statement[None]:

@@ -13,18 +13,18 @@ from outlive import wire
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Names, Table, first_column, pairs, scalar, statement, table
+from outlive.store.building import Table, as_they_are, first_column, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
     """The state of each job that exists."""
-    return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
+    return statement("statuses", lambda rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
 
 
 def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
     """The state of each job that exists, and its last attempt."""
 
-    def decode(_: Names, rows: list[Row]) -> dict[UUID, JobOutcome]:
+    def decode(rows: list[Row]) -> dict[UUID, JobOutcome]:
         return {
             id: JobOutcome(task, State(state), None if attempt[0] is None else _attempt(attempt))
             for id, task, state, *attempt in rows
@@ -54,7 +54,7 @@ def job(id: UUID) -> Statement[Table]:
 
 
 def list_attempts(job: UUID) -> Statement[list[Attempt]]:
-    return statement("list_attempts", lambda _, rows: [_attempt(row) for row in rows], id=job)
+    return statement("list_attempts", lambda rows: [_attempt(row) for row in rows], id=job)
 
 
 def list_jobs(ids: Sequence[UUID]) -> Statement[Table]:
@@ -91,7 +91,7 @@ def list_sources(*, limit: int = 1000) -> Statement[Table]:
 
 
 def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
-    def decode(_: Names, rows: list[Row]) -> list[Record]:
+    def decode(rows: list[Row]) -> list[Record]:
         return [Record(*(*row[:3], wire.decode_or_text(row[3]), *row[4:])) for row in rows]
 
     return statement("list_records", decode, scope=scope, source=source, limit=limit)
@@ -132,7 +132,7 @@ def rates() -> Statement[dict[str, float]]:
 
 def metrics() -> Statement[list[Row]]:
     """The figures of the whole database, each as the name of its metric, the value of its label, and the figure."""
-    return statement("metrics", lambda _, rows: rows)
+    return statement("metrics", as_they_are)
 
 
 def latencies() -> Statement[Table]:

@@ -9,12 +9,12 @@ import msgspec
 
 from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
 from outlive.statement import Row, Statement
-from outlive.store.building import Names, Table, any_row, first_column, scalar, statement, table
+from outlive.store.building import Table, any_row, first_column, scalar, statement, table
 
 
 def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
     """Write what the app declares. Returns the sources that another transaction has locked."""
-    return statement("register_sources", first_column, sources=msgspec.json.encode(list(sources)).decode())
+    return statement("register_sources", first_column, sources=msgspec.json.encode(list(sources)))
 
 
 def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
@@ -25,7 +25,7 @@ def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
 def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
     """Claim at most `limit` jobs from lanes that have a source, as far as the sources admit them."""
 
-    def decode(_: Names, rows: list[Row]) -> Admitted:
+    def decode(rows: list[Row]) -> Admitted:
         claimed = [Claimed(*row[:13]) for row in rows if row[1] is not None]
         return Admitted(claimed, {row[4]: row[13] for row in rows if row[1] is None})
 
@@ -44,7 +44,7 @@ def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: f
 
 def ask_source(source: str, token: int | None) -> Statement[Grant]:
     """Ask for one request, in the name of the attempt with this token."""
-    return statement("ask_source", lambda _, rows: Grant(*rows[0]), source=source, token=token)
+    return statement("ask_source", lambda rows: Grant(*rows[0]), source=source, token=token)
 
 
 def count_outcomes(
@@ -74,7 +74,7 @@ def breakers(*, command: bool = True) -> Statement[Table]:
 def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:
     """Override what the app declares. False: there is no such source."""
     changes = {f"set_{key}": value for key, value in values.items()}
-    return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes).decode())
+    return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes))
 
 
 def pause_source(name: str) -> Statement[bool]:

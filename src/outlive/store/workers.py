@@ -16,7 +16,7 @@ from outlive.store.building import any_row, first_column, first_column_set, noth
 
 def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
     """Write the limits of this worker's tasks, so that any reaper can apply them."""
-    return statement("register_tasks", nothing, policies=msgspec.json.encode(list(limits)).decode())
+    return statement("register_tasks", nothing, policies=msgspec.json.encode(list(limits)))
 
 
 def register_worker(

@@ -38,7 +38,7 @@ class Liveness:
         await self.close()
         await asyncio.to_thread(embedded.repair, self._session.url)  # An embedded server has no other guard.
         connection = await self._session.connect()
-        if not db.pooled(connection):
+        if not connection.pooled:
             while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
                 pass
         elif not self._warned:

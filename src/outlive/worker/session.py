@@ -48,7 +48,7 @@ class Session:
 
     @property
     def pooled(self) -> bool:
-        return self._connection is not None and db.pooled(self._connection)
+        return self._connection is not None and self._connection.pooled
 
     async def connect(self) -> db.AsyncConnection:
         """The connection. A broken one is replaced."""

@@ -1,4 +1,4 @@
--- The tables of outlive, version 2.
+-- The tables of outlive, version 2. An upgrade runs this too, after it has changed the tables that exist.
 --
 -- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is hardly ever updated,
 -- and, while it is not finished, exactly one row in one of three places:
@@ -28,20 +28,25 @@
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
 
-create schema if not exists outlive;
+do $$
+begin
+  if to_regnamespace('outlive') is null then  -- `if not exists` needs the right to create one even if it exists.
+    create schema outlive;
+  end if;
+end $$;
 
 -- The versions of the schema that were installed here. The highest one holds.
-create table outlive.schema_version (
+create table if not exists outlive.schema_version (
   version int primary key,
   applied_at timestamptz not null default now()
 );
 
 -- The only clock; Python never sends "now". Tests replace this function: no role could be kept from a setting.
-create function outlive.now() returns timestamptz language sql stable parallel safe
+create or replace function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
 -- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
-create table outlive.jobs (
+create table if not exists outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
   queue text collate "C" not null check (queue <> ''),
@@ -60,7 +65,7 @@ create table outlive.jobs (
 );
 
 -- The jobs that may be claimed, at `ready_at` or later.
-create table outlive.waiting (
+create table if not exists outlive.waiting (
   queue text collate "C" not null,
   source text collate "C" not null,
   task text collate "C" not null,
@@ -76,10 +81,10 @@ create table outlive.waiting (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index waiting_crashed on outlive.waiting (task) where crashes > 0;
+create index if not exists waiting_crashed on outlive.waiting (task) where crashes > 0;
 
 -- The attempts under way. The token is the right to end the attempt.
-create table outlive.running (
+create table if not exists outlive.running (
   token bigint primary key generated always as identity (cache 1),
   id uuid not null,
   attempt int not null,
@@ -104,7 +109,7 @@ create table outlive.running (
         autovacuum_vacuum_cost_delay = 0);
 
 -- The jobs that can't be claimed: `why` says what they wait for.
-create table outlive.held (
+create table if not exists outlive.held (
   id uuid primary key,
   why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
   since timestamptz not null,
@@ -121,14 +126,14 @@ create table outlive.held (
   told boolean not null default false,
   unmet int  -- Of a dependent job: how many of its dependencies are not met.
 );
-create index held_why on outlive.held (why, since);
-create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
+create index if not exists held_why on outlive.held (why, since);
+create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
 -- admitted: it has a slot of its key. The others wait for one (queued), or until they may (later): for their time,
 -- or, with `ready_at` infinity, for their queue to be resumed or for a worker that can run a suspect. `ready_at`
 -- of an admitted job is when it was admitted.
-create table outlive.keyed_jobs (
+create table if not exists outlive.keyed_jobs (
   job_id uuid primary key,
   key text collate "C" not null,
   most int not null,
@@ -138,13 +143,13 @@ create table outlive.keyed_jobs (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
-create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
-create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
+create index if not exists keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
+create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
+create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
 -- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500
 -- keys in a row.
-create table outlive.key_turns (
+create table if not exists outlive.key_turns (
   id bigint generated always as identity primary key,
   keys text[] not null
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
@@ -153,12 +158,12 @@ create table outlive.key_turns (
 
 -- The locks of keys, each for many keys; they are made as needed. They are rows, because any login can take an
 -- advisory lock.
-create table outlive.key_locks (
+create table if not exists outlive.key_locks (
   bucket int primary key
 );
 
 -- Every attempt that has ended, with its outcome, its evidence and its result.
-create table outlive.attempts (
+create table if not exists outlive.attempts (
   job_id uuid not null,
   attempt int not null,
   token bigint not null,
@@ -189,13 +194,13 @@ create table outlive.attempts (
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
-create index attempts_by_state on outlive.attempts (state, ended_at);
-create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
-create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
+create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
+create index if not exists attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
+create index if not exists attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
 -- Every kill, by task and fingerprint of the arguments, because a killer may come back under another id.
 -- Rows are appended and deleted, never updated, so that two workers that report kills never deadlock.
-create table outlive.crashes (
+create table if not exists outlive.crashes (
   task text collate "C" not null,
   fingerprint text collate "C" not null,
   token bigint not null,
@@ -204,10 +209,10 @@ create table outlive.crashes (
   at timestamptz not null,
   primary key (task, fingerprint, token)
 );
-create index crashes_by_time on outlive.crashes (at);
+create index if not exists crashes_by_time on outlive.crashes (at);
 
 -- The keys of unfinished jobs, unique per task. A row goes when its job finishes.
-create table outlive.dedupe_keys (
+create table if not exists outlive.dedupe_keys (
   task text collate "C" not null,
   key text collate "C" not null,
   id uuid not null,
@@ -216,7 +221,7 @@ create table outlive.dedupe_keys (
 );
 
 -- Every worker that has started, until it is pruned.
-create table outlive.workers (
+create table if not exists outlive.workers (
   id uuid primary key,
   name text not null,
   hostname text not null,
@@ -249,12 +254,12 @@ create table outlive.workers (
   died_with int,  -- How many jobs it had then.
   told boolean not null default false  -- A command was run for its death.
 );
-create index workers_by_last_seen on outlive.workers (last_seen);
+create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 
 -- The key of the advisory lock that each worker's session holds. A worker is dead if its row dates from this start
 -- of the server and no session holds its lock. UNLOGGED: a crash of the server ends all sessions and empties this
 -- table, so no worker is declared dead because of it.
-create unlogged table outlive.liveness (
+create unlogged table if not exists outlive.liveness (
   worker uuid primary key,
   key bigint not null,
   postmaster_started timestamptz not null,
@@ -264,13 +269,13 @@ create unlogged table outlive.liveness (
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row
 -- again.
-create unlogged table outlive.sleepers (
+create unlogged table if not exists outlive.sleepers (
   worker uuid primary key
 );
 
 -- The jobs whose end a client waits for. The statement that ends a job deletes its row and notifies the clients.
 -- UNLOGGED: after a crash they connect and write their rows again.
-create unlogged table outlive.awaited (
+create unlogged table if not exists outlive.awaited (
   job_id uuid primary key,
   since timestamptz not null
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
@@ -278,7 +283,7 @@ create unlogged table outlive.awaited (
 
 -- The jobs that a person or a page follows, and what the running attempt has said and used so far. A worker writes
 -- that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
-create unlogged table outlive.watched (
+create unlogged table if not exists outlive.watched (
   job_id uuid primary key,
   until timestamptz not null,
   attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
@@ -288,7 +293,7 @@ create unlogged table outlive.watched (
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
-create table outlive.tasks (
+create table if not exists outlive.tasks (
   name text collate "C" primary key,
   queue text collate "C" not null,
   source text collate "C" not null default '',
@@ -304,10 +309,10 @@ create table outlive.tasks (
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
   app_keep_failed_s double precision
 );
-create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
+create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 -- The queues that were paused at some time. A queue needs no row.
-create table outlive.queues (
+create table if not exists outlive.queues (
   name text collate "C" primary key,
   paused_at timestamptz
 );
@@ -315,7 +320,7 @@ create table outlive.queues (
 -- A source is what its app declares (the last worker to register wins), what operators have set (set_…, which
 -- override that), a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after
 -- it. A source that no app declares has the limits of the source of the task whose job named it first.
-create table outlive.sources (
+create table if not exists outlive.sources (
   name text collate "C" primary key,
   like_task text collate "C",
   enabled boolean not null default true,
@@ -338,19 +343,19 @@ create table outlive.sources (
   probe bigint,  -- The attempt that tries whether the source is back; it counts only while it runs.
   told_paused_until timestamptz
 ) with (fillfactor = 50);
-create index sources_to_tell on outlive.sources (name)
+create index if not exists sources_to_tell on outlive.sources (name)
   where paused_until is not null or told_paused_until is not null;
 
 -- Requests under way at sources with a limit on concurrency, by jobs that are not of that source. A row counts
 -- only while its attempt runs.
-create table outlive.requests (
+create table if not exists outlive.requests (
   id bigint generated always as identity primary key,
   source text collate "C" not null,
   token bigint not null
 );
 
 -- The records that jobs have found, each written in the transaction that completes the job.
-create table outlive.records (
+create table if not exists outlive.records (
   scope text collate "C" not null,
   source text collate "C" not null,
   dedupe_key text collate "C" not null,
@@ -366,18 +371,18 @@ create table outlive.records (
 -- another way and on_failure is proceed. Only a job that is held as dependent has unmet ones, as many as `held`
 -- says. All stay until the job that waits has finished: the results of the others are its inputs, so they are not
 -- pruned.
-create table outlive.dependencies (
+create table if not exists outlive.dependencies (
   needs uuid not null,
   job_id uuid not null,
   on_failure text collate "C" not null check (on_failure in ('block', 'proceed', 'cancel')),
   met boolean not null default false,
   primary key (needs, job_id)
 ) with (fillfactor = 50);
-create index dependencies_by_job on outlive.dependencies (job_id, needs);
+create index if not exists dependencies_by_job on outlive.dependencies (job_id, needs);
 
 -- Notes for the reaper: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends
 -- are not followed up yet, because they concern many jobs or their transaction did not see all.
-create table outlive.end_checks (
+create table if not exists outlive.end_checks (
   id bigint generated always as identity primary key,
   needed uuid[] not null,
   dependents uuid[],  -- Those that were enqueued to wait; null: all that wait for them.
@@ -388,7 +393,7 @@ create table outlive.end_checks (
         autovacuum_vacuum_cost_delay = 0);
 
 -- How far each job is, and the checkpoint of its last attempt.
-create table outlive.progress (
+create table if not exists outlive.progress (
   job_id uuid primary key,
   attempt int not null,
   current double precision,
@@ -401,7 +406,7 @@ create table outlive.progress (
 -- A schedule is what its app declares, and what operators have changed of that: a column that differs from
 -- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at
 -- in one transaction. Times that Python can't hold are refused, because workers read these rows.
-create table outlive.schedules (
+create table if not exists outlive.schedules (
   name text collate "C" primary key check (name <> '' and octet_length(name) <= 200),
   task text collate "C" not null check (task <> '' and octet_length(task) <= 200),
   args json not null default '{}' check (
@@ -431,10 +436,10 @@ create table outlive.schedules (
     check (changed_at between '2000-01-01Z' and '9000-01-01Z'),
   constraint schedules_cron_or_every check ((cron is null) <> (every_s is null))
 );
-create index schedules_by_next on outlive.schedules (next_at);
+create index if not exists schedules_by_next on outlive.schedules (next_at);
 
 -- A batch counts how its jobs have ended. Its row is small, because every end of its jobs writes it again.
-create table outlive.batches (
+create table if not exists outlive.batches (
   id uuid primary key,
   name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
   created_at timestamptz not null,
@@ -448,11 +453,11 @@ create table outlive.batches (
   quarantined bigint not null default 0,
   opened_by xid8 not null default pg_current_xact_id()  -- The transaction that has opened it.
 ) with (fillfactor = 50);
-create index batches_by_done on outlive.batches (done_at);
-create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;
+create index if not exists batches_by_done on outlive.batches (done_at);
+create index if not exists jobs_by_batch on outlive.jobs (batch, id) where batch is not null;
 
 -- The jobs that are enqueued when a batch is done.
-create table outlive.callbacks (
+create table if not exists outlive.callbacks (
   batch uuid not null,
   event text collate "C" not null check (event in ('success', 'failure', 'done')),
   job uuid not null,
@@ -463,7 +468,7 @@ create table outlive.callbacks (
 );
 
 -- What operators have done.
-create table outlive.audit (
+create table if not exists outlive.audit (
   id uuid primary key,
   at timestamptz not null,
   who text not null,
@@ -471,10 +476,10 @@ create table outlive.audit (
   what jsonb not null,  -- The ids of jobs, a filter, or the name of what was changed.
   jobs bigint not null  -- How many jobs were changed.
 );
-create index audit_by_time on outlive.audit (at);
+create index if not exists audit_by_time on outlive.audit (at);
 
 -- People who may log in to the dashboard with a token of their own. Only the SHA-256 of a token is stored.
-create table outlive.dashboard_tokens (
+create table if not exists outlive.dashboard_tokens (
   id uuid primary key default gen_random_uuid(),
   name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
   role text collate "C" not null check (role in ('viewer', 'operator')),
