@@ -34,8 +34,9 @@ def live(queue: Queue, session: Queue, worker: UUID = ANNA, key: int = KEY) -> Q
     return session
 
 
-def absent(queue: Queue, worker: UUID | None = None) -> dict[UUID, int | None]:
-    return queue.run(store.absent(worker))
+def absent(queue: Queue, worker: UUID | None = None) -> dict[UUID, int | str]:
+    """The absent workers, each with the key of its lock, or with the reason if it has none."""
+    return {one.worker: one.key or one.reason for one in queue.run(store.absent(worker))}
 
 
 def vanish(queue: Queue, session: Queue, worker: UUID = ANNA, key: int = KEY) -> None:
@@ -141,7 +142,7 @@ def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(queue,
 def test_a_worker_hears_that_it_was_given_up(queue, connect):
     live(queue, connect())
     give_up(queue, ANNA)
-    assert absent(queue, ANNA) == {ANNA: None}
+    assert absent(queue, ANNA) == {ANNA: "declared dead"}
     assert absent(queue, BERT) == {}
 
 
@@ -164,7 +165,7 @@ def test_the_table_of_liveness_is_unlogged(queue):
 @pytest.mark.parametrize("how", [CRASH, RESTART])
 def test_locks_lost_by_a_restart_of_the_server_prove_no_death(queue, connect, how):
     live_until_restart(queue, connect, how)
-    assert absent(queue) == {ANNA: UNSEEN}
+    assert absent(queue) == {ANNA: "never locked"}
     assert queue.run(store.declare_dead({ANNA: KEY})) == []
     assert state_of(queue) == "active"
 
@@ -190,7 +191,7 @@ def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(queu
 
 def missed(queue: Queue) -> set[UUID]:
     """The workers that a reaper that looks now would declare dead."""
-    unseen = [worker for worker, key in absent(queue).items() if key == UNSEEN]
+    unseen = [worker for worker, key in absent(queue).items() if key == "never locked"]
     return queue.run(store.note_missed(unseen, for_s=10.0))
 
 
@@ -461,7 +462,7 @@ def test_only_a_heartbeat_itself_may_be_lost_in_a_crash_of_the_server(queue):
 def test_a_worker_given_up_for_its_silence_is_not_found_absent_as_well(queue, connect):
     session = live(queue, connect())
     assert silent(queue, timedelta(hours=1)) == [ANNA]
-    assert absent(queue, ANNA) == {ANNA: None}
+    assert absent(queue, ANNA) == {ANNA: "declared dead"}
     session.close()
     assert queue.count("liveness") == 0
 

@@ -13,11 +13,10 @@ LAYERS = [
     {"operations"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},
-    {"db", "columns", "sql", "embedded", "temporary", "ticks", "callers"},
+    {"db", "binary", "sql", "embedded", "temporary", "ticks", "callers"},
     {
         "statement",
         "search_path",
-        "textual",
         "states",
         "model",
         "policy",

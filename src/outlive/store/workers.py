@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -11,7 +12,18 @@ from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Statement
-from outlive.store.building import any_row, first_column, first_column_set, nothing, pairs, scalar, statement, structs
+from outlive.store.building import any_row, first_column, first_column_set, nothing, scalar, statement, structs
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """A worker that does not hold the lock that shows its life."""
+
+    worker: UUID
+    reason: Literal["lock missing", "never locked", "declared dead"]
+    """Its session is gone; it took no lock since the server started, though it had one before; or it is the worker that
+    looks, and another one has declared it dead."""
+    key: int
+    """The key of its lock, or 0 for none."""
 
 
 def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
@@ -76,9 +88,9 @@ def show_life(worker: UUID, key: int) -> Statement[bool]:
     return statement("show_life", any_row, worker=worker, key=key)
 
 
-def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
-    """Workers that don't hold their lock, with its key. This worker itself, with None: it was declared dead."""
-    return statement("absent", pairs, worker=worker)
+def absent(worker: UUID | None) -> Statement[list[Absent]]:
+    """Workers that don't hold their lock, and this worker itself, if it was declared dead."""
+    return statement("absent", structs(Absent), worker=worker)
 
 
 def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:

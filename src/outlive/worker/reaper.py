@@ -101,11 +101,11 @@ class Reaper:
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
         # awaited in between, because other services use the same session.
         now = self._note_connection()
-        if None in absent.values():  # A worker that was declared dead finds only itself so, without a key.
+        if any(one.reason == "declared dead" for one in absent):
             self._on_declared_dead()
-        others = {worker: key for worker, key in absent.items() if key is not None and worker != self._own_id}
-        unseen = [worker for worker, key in others.items() if key == NEVER_LOCKED]
-        self._absences.found({worker: key for worker, key in others.items() if key != NEVER_LOCKED}, now)
+        others = [one for one in absent if one.worker != self._own_id]
+        unseen = [one.worker for one in others if one.reason == "never locked"]
+        self._absences.found({one.worker: one.key for one in others if one.reason == "lock missing"}, now)
         proven = self._absences.proven(now) | await self._missed(unseen, now)
         if proven:
             self._clean_up_after(await self.session.run(store.declare_dead(proven)))

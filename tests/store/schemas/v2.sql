@@ -144,7 +144,8 @@ create table if not exists outlive.keyed_jobs (
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 create index if not exists keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
-create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
+create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id)
+  where state = 'queued';
 create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
 -- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500

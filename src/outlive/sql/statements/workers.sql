@@ -91,18 +91,19 @@ on conflict (worker) do update set
 returning worker;
 
 -- name: absent
--- Workers that should hold their lock and don't. With the key 0: workers without a sign of life since the server
--- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
--- One check proves nothing. The reaper checks again in the same session, half a second later; those with the key
--- 0 have much longer (`missed`). A read-only check finds no lock missing: on a standby no worker shows its life.
-select m.worker, m.key from outlive.missing_locks m where current_setting('transaction_read_only') = 'off'
+-- Workers that should hold their lock and don't: their sessions are gone; or they have taken no lock since the
+-- server started or crashed, though they had before; or it is this worker itself, which was declared dead. One
+-- check proves nothing. The reaper checks again in the same session, half a second later; those that have taken no
+-- lock have much longer (`missed`). A read-only check finds none missing: no worker of a standby shows its life.
+select m.worker, 'lock missing', m.key from outlive.missing_locks m
+where current_setting('transaction_read_only') = 'off'
 union all
-select k.id, 0 from outlive.workers k
+select k.id, 'never locked', 0 from outlive.workers k
 where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
     select from outlive.liveness l where l.worker = k.id and l.postmaster_started = pg_postmaster_start_time())
   and current_setting('transaction_read_only') = 'off'
 union all
-select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
+select k.id, 'declared dead', 0 from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
 
 -- name: note_missed
 -- Those of these workers that any reaper has missed for :for_s since the server started or crashed. The time is

@@ -1,5 +1,5 @@
--- From version 1 to 2: changes of tables that exist. schema/tables.sql, which follows, makes those that are missing.
--- Workers of version 1 can't work with it, so `outlive migrate` refuses while one runs.
+-- From version 1 to 2: changes of tables that exist. schema/tables.sql, which follows, makes missing ones. Workers
+-- of version 1 can't work with it, so `outlive migrate` refuses while one runs.
 
 -- No column is added with its default: newer minor versions of Postgres refuse that while a function has the
 -- table's row as a parameter.
