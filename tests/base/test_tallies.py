@@ -28,7 +28,7 @@ def claimed(task: str = "work", queue: str = "default", *, waited_s: float = 0.0
 
 
 @given(st.lists(st.floats(0, 1e5), max_size=50))
-def test_a_histogram_counts_each_time_in_its_bucket(times_s: list[float]) -> None:
+def test_a_histogram_counts_each_time_in_its_bucket(times_s):
     times = Times()
     for one in times_s:
         times.add(one)
@@ -38,7 +38,7 @@ def test_a_histogram_counts_each_time_in_its_bucket(times_s: list[float]) -> Non
         assert sum(times.buckets[: n + 1]) == sum(one <= bound_s for one in times_s)
 
 
-def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran() -> None:
+def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran():
     tallies = Tallies(Clock())
     tallies.claimed([*(5 * [claimed(waited_s=7.0)]), claimed("other work")], monotonic())
     for _ in range(8):
@@ -61,7 +61,7 @@ def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran() -> No
     assert seen("outlive_crashes_total", task="work", signal="SIGSEGV") == 1
 
 
-def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
+def test_tasks_beyond_the_bound_are_counted_as_other():
     tallies = Tallies(Clock())
     for n in range(MAX_SERIES + 50):
         tallies.claimed([claimed(f"task-{n}")], monotonic())

@@ -7,20 +7,10 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
-from tests.dashboard.asking import Browser, Dashboard, words
-from tests.driving.making import (
-    make,
-    make_finished,
-    make_many,
-    make_quarantined,
-    register_worker,
-    run_job,
-    state_of,
-    value,
-)
+from tests.dashboard.asking import Browser, words
 from tests.waiting import eventually
 
 
@@ -32,9 +22,9 @@ def act(browser: Browser, action: str, **fields: Any) -> str:
     return browser.said(answer)
 
 
-def test_a_question_names_the_number_of_jobs(dashboard: Dashboard, connection: db.Connection) -> None:
-    jobs = [make_finished(connection, Outcome.FAILED, task="import") for _ in range(3)]
-    make_finished(connection, Outcome.FAILED, task="other")
+def test_a_question_names_the_number_of_jobs(dashboard, queue):
+    jobs = [queue.make_finished(Outcome.FAILED, task="import") for _ in range(3)]
+    queue.make_finished(Outcome.FAILED, task="other")
     assert "Retry 3 jobs?" in words(dashboard.get("/confirm?action=retry_all&task=import"))
     assert "Retry 1 job?" in words(dashboard.get(f"/confirm?action=retry&id={jobs[0]}"))
     shown = words(dashboard.get(f"/confirm?action=prune&id={jobs[0]}"))
@@ -45,9 +35,7 @@ def test_a_question_names_the_number_of_jobs(dashboard: Dashboard, connection: d
     assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
 
 
-def test_without_a_job_there_is_no_question_and_the_list_says_so(
-    dashboard: Dashboard, connection: db.Connection
-) -> None:
+def test_without_a_job_there_is_no_question_and_the_list_says_so(dashboard, queue):
     operator = dashboard.operator
     answer = operator.get("/confirm?action=retry&back=%2Fjobs%3Ftask%3Dnone")
     assert answer.headers["location"].startswith("/jobs?task=none&done=")
@@ -55,24 +43,22 @@ def test_without_a_job_there_is_no_question_and_the_list_says_so(
     assert operator.said(operator.get("/confirm?action=retry_all&task=none")) == ""
     answer = operator.get("/confirm?action=retry_all&task=none&back=/jobs")
     assert operator.said(answer) == "No job that matches can be retried."
-    make_finished(connection, Outcome.FAILED)
+    queue.make_finished(Outcome.FAILED)
     offered = 'value="prune_all"'
     assert offered in dashboard.get("/jobs?state=failed").text
     assert offered not in dashboard.get("/jobs?state=failed&task=none").text
     assert offered not in dashboard.get("/jobs?queue=default").text
 
 
-def test_deleting_a_job_on_its_page_leads_to_the_list(dashboard: Dashboard, connection: db.Connection) -> None:
-    job, operator = make_finished(connection), dashboard.operator
+def test_deleting_a_job_on_its_page_leads_to_the_list(dashboard, queue):
+    job, operator = queue.make_finished(), dashboard.operator
     answer = operator.post("/act", action="prune", id=str(job), back=f"/jobs/{job}", proof=operator.proof())
     assert answer.headers["location"].startswith("/jobs?done=")
     assert operator.said(answer) == "1 job deleted"
 
 
-def test_the_audit_has_the_words_of_the_buttons_and_links_to_jobs(
-    dashboard: Dashboard, connection: db.Connection
-) -> None:
-    job = make_finished(connection, Outcome.FAILED)
+def test_the_audit_has_the_words_of_the_buttons_and_links_to_jobs(dashboard, queue):
+    job = queue.make_finished(Outcome.FAILED)
     act(dashboard.operator, "retry", id=str(job))
     act(dashboard.operator, "cancel_all", task="work", since="2h")
     act(dashboard.operator, "prune", id=str(job))
@@ -83,9 +69,9 @@ def test_the_audit_has_the_words_of_the_buttons_and_links_to_jobs(
     assert f'href="/jobs/{job}"' in answer.text
 
 
-def test_jobs_are_retried_cancelled_released_and_deleted(dashboard: Dashboard, connection: db.Connection) -> None:
-    failed = [make_finished(connection, Outcome.FAILED, task="import") for _ in range(3)]
-    waiting, killer = make(connection), make_quarantined(connection)
+def test_jobs_are_retried_cancelled_released_and_deleted(dashboard, queue):
+    failed = [queue.make_finished(Outcome.FAILED, task="import") for _ in range(3)]
+    waiting, killer = queue.make(), queue.make_quarantined()
     assert act(dashboard.operator, "retry", id=str(failed[0])) == "1 job retried"
     assert act(dashboard.operator, "retry_all", task="import") == "2 jobs retried"
     assert act(dashboard.operator, "cancel", ids=f"{waiting},{failed[0]}") == "2 jobs cancelled"
@@ -93,8 +79,8 @@ def test_jobs_are_retried_cancelled_released_and_deleted(dashboard: Dashboard, c
     assert act(dashboard.operator, "prune", id=str(waiting)) == "1 job deleted"
     told = act(dashboard.operator, "prune", id=str(killer))
     assert told.startswith("0 jobs deleted, 1 not changed")
-    assert state_of(connection, waiting) is None
-    entries = db.run(connection, store.list_audit())
+    assert queue.state_of(waiting) is None
+    entries = queue.run(store.list_audit())
     assert [(row["action"], row["jobs"]) for row in reversed(entries)] == [
         ("retry", 1),
         ("retry", 2),
@@ -106,18 +92,18 @@ def test_jobs_are_retried_cancelled_released_and_deleted(dashboard: Dashboard, c
     assert "operator from 127.0.0.1" in words(dashboard.get("/audit"))
 
 
-def test_an_action_on_many_jobs_takes_them_in_portions(dashboard: Dashboard, connection: db.Connection) -> None:
-    make_many(connection, 1200, task="flood")
-    make(connection, "other")
+def test_an_action_on_many_jobs_takes_them_in_portions(dashboard, queue):
+    queue.make_many(1200, task="flood")
+    queue.make("other")
     assert act(dashboard.operator, "cancel_all", task="flood") == "1,200 jobs cancelled"
-    assert value(connection, "select count(*) from outlive.waiting") == 1
-    assert [row["jobs"] for row in db.run(connection, store.list_audit())] == [1200]
+    assert queue.value("select count(*) from outlive.waiting") == 1
+    assert [row["jobs"] for row in queue.run(store.list_audit())] == [1200]
 
 
-def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard, connection: db.Connection) -> None:
-    make(connection)
-    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
-    db.run(connection, store.declare_schedules([Schedule(name="tick", task="work", args=b"{}", every_s=60)], "a:b"))
+def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
+    queue.make()
+    queue.run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
+    queue.run(store.declare_schedules([Schedule(name="tick", task="work", args=b"{}", every_s=60)], "a:b"))
     operator = dashboard.operator
     assert act(operator, "pause_queue", name="default") == "queue default is paused"
     assert "paused" in words(dashboard.get("/queues"))
@@ -132,7 +118,7 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard,
     assert act(operator, "pause_schedule", name="tick") == "schedule tick is paused"
     assert act(operator, "resume_schedule", name="tick") == "schedule tick is resumed"
     assert act(operator, "run_schedule", name="tick") == "a job of tick is enqueued"
-    register_worker(connection, name="crawler")
+    queue.register_worker(name="crawler")
     assert act(operator, "drain_worker", name="crawler") == "worker crawler is told to drain"
     for action, name in (
         ("drain_worker", "none"),
@@ -145,21 +131,21 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard,
     for rate in ("fast", "-1", "nan", "1e99"):
         answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
         assert answer.status_code == 400
-    assert len(db.run(connection, store.list_audit())) == 10
+    assert len(queue.run(store.list_audit())) == 10
 
 
-def test_questions_about_schedules_read_as_sentences(dashboard: Dashboard) -> None:
+def test_questions_about_schedules_read_as_sentences(dashboard):
     asked = words(dashboard.get("/confirm?action=run_schedule&name=evening%20report"))
     assert "Run the schedule evening report now?" in asked
     assert "Pause the queue mail?" in words(dashboard.get("/confirm?action=pause_queue&name=mail"))
 
 
-def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard: Dashboard, connection: db.Connection) -> None:
-    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard, queue):
+    batch = queue.run(store.open_batch(uuid4(), "import"))
     links = msgspec.json.encode({"batch": batch})
-    (failed,) = make_many(connection, 1, links=links)
-    run_job(connection, failed, Outcome.FAILED, error="no", final=True)
-    newer = make_many(connection, 2, links=links)
+    (failed,) = queue.make_many(1, links=links)
+    queue.run_job(failed, Outcome.FAILED, error="no", final=True)
+    newer = queue.make_many(2, links=links)
     answer = dashboard.get(f"/batches/{batch}")
     assert all(word in words(answer) for word in ("Cancel this batch", "Close", "Retry its failed jobs"))
     assert answer.text.index(f"j-{failed}") < answer.text.index(f"j-{newer[0]}")
@@ -170,18 +156,18 @@ def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard: Dashboard,
     assert "Close batch" in words(dashboard.get("/audit"))
 
 
-def test_a_batch_is_cancelled_with_its_jobs(dashboard: Dashboard, connection: db.Connection) -> None:
-    batch = db.run(connection, store.open_batch(uuid4(), "import"))
-    jobs = make_many(connection, 3, links=msgspec.json.encode({"batch": batch}))
+def test_a_batch_is_cancelled_with_its_jobs(dashboard, queue):
+    batch = queue.run(store.open_batch(uuid4(), "import"))
+    jobs = queue.make_many(3, links=msgspec.json.encode({"batch": batch}))
     assert "Cancel 3 jobs of this batch?" in words(dashboard.get(f"/confirm?action=cancel_batch&name={batch}"))
     done = "the batch and its 3 unfinished jobs were cancelled"
     assert act(dashboard.operator, "cancel_batch", name=str(batch)) == done
-    assert {state_of(connection, job) for job in jobs} == {State.CANCELLED}
+    assert {queue.state_of(job) for job in jobs} == {State.CANCELLED}
     assert "0 of 3 jobs are left" in words(dashboard.get(f"/batches/{batch}"))
 
 
-def test_only_an_operator_s_own_form_acts(dashboard: Dashboard, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED)
+def test_only_an_operator_s_own_form_acts(dashboard, queue):
+    job = queue.make_finished(Outcome.FAILED)
     operator, viewer = dashboard.operator, dashboard.viewer
     fields: dict[str, Any] = {"action": "retry", "id": str(job)}
     proof = operator.proof()
@@ -196,14 +182,14 @@ def test_only_an_operator_s_own_form_acts(dashboard: Dashboard, connection: db.C
     assert [answer.status_code for answer in refused] == [403] * len(refused)
     assert dashboard.browser().post("/act", **fields, proof=proof).status_code == 401
     assert operator.get(f"/act?action=retry&id={job}&proof={proof}").status_code == 405
-    assert state_of(connection, job) is State.FAILED
-    assert db.run(connection, store.list_audit()) == []
+    assert queue.state_of(job) is State.FAILED
+    assert queue.run(store.list_audit()) == []
 
 
 @pytest.mark.parametrize(
     "back", ["//evil.example", "http://evil.example", "\\\\evil.example", "/\\evil.example", "/\nx", ""]
 )
-def test_an_action_leads_back_to_the_dashboard_only(dashboard: Dashboard, connection: db.Connection, back: str) -> None:
+def test_an_action_leads_back_to_the_dashboard_only(dashboard, queue, back):
     operator = dashboard.operator
     page = operator.get(f"/confirm?{urlencode({'action': 'pause_queue', 'name': 'default', 'back': back})}")
     assert page.status_code == 200

@@ -5,13 +5,10 @@ from urllib.parse import quote, urlencode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outlive import db
 from outlive.dashboard.job_choice import FIELDS
 from outlive.operations.controls import CONTROLS
 from outlive.operations.verbs import VERBS
 from outlive.states import Outcome, State
-from tests.dashboard.asking import Dashboard
-from tests.driving.making import make, make_finished, make_quarantined
 
 PATHS = ("/", "/jobs", "/killers", "/workers", "/queues", "/sources", "/schedules", "/batches", "/audit", "/confirm")
 IDS = ("01a1e44e-59aa-7251-b8db-923b6d87e804", "01a1e44e", "0" * 32, "g" * 32, "../../etc", "%00", "")
@@ -51,13 +48,13 @@ def encoded(pairs: list[tuple[str, str]]) -> str:
 
 @FAST
 @given(path=st.sampled_from(PATHS), pairs=st.lists(st.tuples(KEYS, WORDS), max_size=6))
-def test_no_query_breaks_a_page(dashboard: Dashboard, path: str, pairs: list[tuple[str, str]]) -> None:
+def test_no_query_breaks_a_page(dashboard, path, pairs):
     assert dashboard.get(f"{path}?{encoded(pairs)}").status_code in (200, 303, 400, 401, 404, 429)
 
 
 @FAST
 @given(folder=st.sampled_from(["/jobs/", "/batches/", "/static/", "/"]), name=WORDS)
-def test_no_path_breaks_a_page(dashboard: Dashboard, folder: str, name: str) -> None:
+def test_no_path_breaks_a_page(dashboard, folder, name):
     path = folder + quote(name.encode("utf-8", "surrogatepass"), safe="")
     if not name.startswith("live"):  # A stream does not end.
         assert dashboard.viewer.get(path).status_code in (200, 303, 307, 401, 403, 404, 405)
@@ -65,9 +62,7 @@ def test_no_path_breaks_a_page(dashboard: Dashboard, folder: str, name: str) -> 
 
 @FAST
 @given(action=ACTIONS, pairs=st.lists(st.tuples(KEYS, WORDS), max_size=6))
-def test_no_form_breaks_an_action(
-    dashboard: Dashboard, connection: db.Connection, action: str, pairs: list[tuple[str, str]]
-) -> None:
+def test_no_form_breaks_an_action(dashboard, queue, action, pairs):
     proof = dashboard.operator.proof()
     fields = [*((key, value) for key, value in pairs if key not in ("proof", "action")), ("action", action)]
     answer = dashboard.operator.post_body("/act", encoded([*fields, ("proof", proof)]))
@@ -77,10 +72,10 @@ def test_no_form_breaks_an_action(
         assert not answer.headers["location"].startswith("//")
 
 
-def test_any_job_can_be_looked_at_in_any_list(dashboard: Dashboard, connection: db.Connection) -> None:
+def test_any_job_can_be_looked_at_in_any_list(dashboard, queue):
     """One job of each kind, with as much and as little evidence as there can be."""
-    jobs = [make(connection), make_quarantined(connection), make_finished(connection)]
-    jobs += [make_finished(connection, outcome) for outcome in (Outcome.FAILED, Outcome.CANCELLED)]
+    jobs = [queue.make(), queue.make_quarantined(), queue.make_finished()]
+    jobs += [queue.make_finished(outcome) for outcome in (Outcome.FAILED, Outcome.CANCELLED)]
     for job in jobs:
         assert dashboard.get(f"/jobs/{job}").status_code == 200
     for state in State:

@@ -23,17 +23,7 @@ from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, VIEWER, make_hostile
 from tests.driving.databases import new_database
-from tests.driving.making import (
-    Queue,
-    make,
-    make_finished,
-    make_quarantined,
-    new_worker,
-    register_worker,
-    state_of,
-    value,
-)
-from tests.driving.workers import Start
+from tests.driving.making import Queue, make, make_finished, make_quarantined, new_worker
 from tests.waiting import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -53,26 +43,26 @@ def url(server_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def connection(url: str) -> Iterator[Queue]:
+def queue(url: str) -> Iterator[Queue]:
     with Queue.at(url, db.PINNED) as connection:
         fill(connection)
         yield connection
 
 
-def fill(connection: db.Connection) -> None:
+def fill(queue: Queue) -> None:
     """A few of everything."""
-    register_worker(connection)
-    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5)]))
+    queue.register_worker()
+    queue.run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5)]))
     nightly = Schedule(name="nightly", task="report", args=b"{}", cron="0 3 * * *")
-    db.run(connection, store.declare_schedules([nightly], "shop:app"))
-    make_quarantined(connection, crashes=2)
-    make_finished(connection)
-    make_finished(connection, Outcome.FAILED)
-    make(connection, args=b'{"url": "<script>alert(1)</script>"}')
+    queue.run(store.declare_schedules([nightly], "shop:app"))
+    queue.make_quarantined(crashes=2)
+    queue.make_finished()
+    queue.make_finished(Outcome.FAILED)
+    queue.make(args=b'{"url": "<script>alert(1)</script>"}')
 
 
 @pytest.fixture(scope="module")
-def address(url: str, connection: db.Connection) -> Iterator[str]:
+def address(url: str, queue: Queue) -> Iterator[str]:
     """A dashboard as a process of its own."""
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": url, "OUTLIVE_DASHBOARD_TOKEN": OPERATOR}
     environ["OUTLIVE_DASHBOARD_VIEWER_TOKEN"] = VIEWER
@@ -127,19 +117,19 @@ def act(page: Page, button: Locator, question: str, done: str, **fields: str) ->
     expect(page.locator(".done")).to_have_text(done)
 
 
-def last_audit(connection: db.Connection) -> tuple[str, int, object]:
+def last_audit(queue: Queue) -> tuple[str, int, object]:
     """The last action, how many jobs it changed, and what it was done to."""
-    [row] = db.run(connection, store.list_audit(limit=1))
+    [row] = queue.run(store.list_audit(limit=1))
     assert row["who"] == "operator from 127.0.0.1 (dashboard)"
     return row["action"], row["jobs"], msgspec.json.decode(row["what"])
 
 
-def states_of(connection: db.Connection, jobs: Sequence[UUID]) -> list[State | None]:
-    return [state_of(connection, job) for job in jobs]
+def states_of(queue: Queue, jobs: Sequence[UUID]) -> list[State | None]:
+    return [queue.state_of(job) for job in jobs]
 
 
-def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page: Page, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED)
+def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page, queue):
+    job = queue.make_finished(Outcome.FAILED)
     for path in (*PAGES, f"jobs/{job}", "jobs?state=failed&text=value"):
         page.goto(f"/{path}")
         expect(page.locator("main h1")).to_have_count(1)
@@ -148,8 +138,8 @@ def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page: P
     assert "token" not in page.url
 
 
-def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connection: db.Connection) -> None:
-    jobs = [make_finished(connection, Outcome.FAILED, task="once") for _ in range(3)]
+def test_an_operator_retries_selected_jobs_after_a_question(page, queue):
+    jobs = [queue.make_finished(Outcome.FAILED, task="once") for _ in range(3)]
     page.goto("/jobs?state=failed&task=once")
     expect(page.locator("button[value=retry]")).to_be_disabled()
     for job in jobs[:2]:
@@ -159,15 +149,15 @@ def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connecti
     expect(page.locator("h1")).to_have_text("Retry 2 jobs?")
     page.click("text=Yes")
     expect(page.locator(".done")).to_have_text("2 jobs retried")
-    assert [state_of(connection, job) for job in jobs] == ["pending", "pending", "failed"]
+    assert [queue.state_of(job) for job in jobs] == ["pending", "pending", "failed"]
     page.goto("/audit")
     expect(page.locator("tbody tr").first).to_contain_text("Retry")
 
 
-def test_no_text_of_a_job_runs_or_breaks_a_page(page: Page, connection: db.Connection) -> None:
+def test_no_text_of_a_job_runs_or_breaks_a_page(page, queue):
     opened: list[str] = []
     page.on("dialog", lambda dialog: opened.append(dialog.message))
-    job = make_hostile(connection)
+    job = make_hostile(queue)
     for path in (
         "",
         f"jobs/{job}",
@@ -196,40 +186,36 @@ VERBS: dict[str, tuple[str, str, Callable[..., UUID], State | None]] = {
 @pytest.mark.parametrize(
     "verbs", [pytest.param(["cancel"], id="cancel"), pytest.param([*VERBS], id="all", marks=pytest.mark.long)]
 )
-def test_an_operator_acts_on_one_job_on_selected_ones_and_on_all_that_match(
-    page: Page, connection: db.Connection, verbs: list[str]
-) -> None:
+def test_an_operator_acts_on_one_job_on_selected_ones_and_on_all_that_match(page, queue, verbs):
     """test_actions.py has every verb, without a browser."""
     for verb in verbs:
         word, done, make_one, after = VERBS[verb]
-        jobs = [make_one(connection, task=f"to_{verb}") for _ in range(6)]
-        spared = make_one(connection, task=f"not_to_{verb}")
-        before = state_of(connection, spared)
+        jobs = [make_one(queue, task=f"to_{verb}") for _ in range(6)]
+        spared = make_one(queue, task=f"not_to_{verb}")
+        before = queue.state_of(spared)
 
         page.goto(f"/jobs/{jobs[0]}")
         act(page, page.locator(".acts").get_by_text(word, exact=True), f"{word} 1 job?", f"1 job {done}")
-        assert states_of(connection, jobs) == [after] + 5 * [before]
-        assert last_audit(connection) == (verb, 1, {"ids": [str(jobs[0])]})
+        assert states_of(queue, jobs) == [after] + 5 * [before]
+        assert last_audit(queue) == (verb, 1, {"ids": [str(jobs[0])]})
 
         page.goto(f"/jobs?task=to_{verb}")
         for job in jobs[1:3]:
             page.check(f"input[value='{job}']")
         act(page, page.locator(f"button[value={verb}]"), f"{word} 2 jobs?", f"2 jobs {done}")
-        assert states_of(connection, jobs) == 3 * [after] + 3 * [before]
-        assert last_audit(connection) == (verb, 2, {"ids": [str(job) for job in jobs[1:3]]})
+        assert states_of(queue, jobs) == 3 * [after] + 3 * [before]
+        assert last_audit(queue) == (verb, 2, {"ids": [str(job) for job in jobs[1:3]]})
 
         page.goto(f"/jobs?task=to_{verb}&state={before}")
         act(page, page.get_by_role("button", name=f"{word} all"), f"{word} 3 jobs?", f"3 jobs {done}")
-        assert states_of(connection, jobs) == 6 * [after]
-        assert last_audit(connection) == (verb, 3, {"states": [before], "task": f"to_{verb}"})
-        assert state_of(connection, spared) == before
+        assert states_of(queue, jobs) == 6 * [after]
+        assert last_audit(queue) == (verb, 3, {"states": [before], "task": f"to_{verb}"})
+        assert queue.state_of(spared) == before
 
 
-def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_question(
-    page: Page, connection: db.Connection
-) -> None:
-    make(connection, queue="slow")
-    register_worker(connection, new_worker(), name="leaver")
+def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_question(page, connection):
+    connection.make(queue="slow")
+    connection.register_worker(new_worker(), name="leaver")
     paused, enabled = "select paused_at is not null from outlive.{}", "select enabled from outlive.sources"
     queue, held = paused.format("queues"), paused.format("schedules")
     drains = "select drain_requested_at is not null from outlive.workers where name = 'leaver'"
@@ -247,67 +233,65 @@ def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_questi
         page.goto(f"/{noun}s")
         act(page, button_of(page, name, button), question, done)
         live(page)
-        assert value(connection, query) is expected, question
+        assert connection.value(query) is expected, question
         assert last_audit(connection) == (f"{button.split()[0].lower()} {noun}", 0, {noun: name})
 
 
-def test_an_operator_sets_and_resets_the_rate_of_a_source(page: Page, connection: db.Connection) -> None:
+def test_an_operator_sets_and_resets_the_rate_of_a_source(page, queue):
     for rate, expected in (("7.5", 7.5), ("", None)):
         page.goto("/sources")
         question = "Set the rate of the source shop?"
         act(page, button_of(page, "shop", "Set rate"), question, "source shop is set", rate=rate)
-        assert value(connection, "select set_rate_limit_per_minute from outlive.sources") == expected
-        assert last_audit(connection) == ("set source", 0, {"source": "shop", "rate_limit_per_minute": expected})
+        assert queue.value("select set_rate_limit_per_minute from outlive.sources") == expected
+        assert last_audit(queue) == ("set source", 0, {"source": "shop", "rate_limit_per_minute": expected})
 
 
-def test_an_operator_retries_the_failed_jobs_of_a_batch_closes_and_cancels_it(
-    page: Page, connection: db.Connection
-) -> None:
-    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+def test_an_operator_retries_the_failed_jobs_of_a_batch_closes_and_cancels_it(page, queue):
+    batch = queue.run(store.open_batch(uuid4(), "import"))
     links = msgspec.json.encode({"batch": batch})
-    jobs = [make(connection, links=links), make_finished(connection, Outcome.FAILED, links=links)]
+    jobs = [queue.make(links=links), queue.make_finished(Outcome.FAILED, links=links)]
     ended = "select array[closed_at is not null, cancelled_at is not null] from outlive.batches"
     page.goto(f"/batches/{batch}")
     press = functools.partial(page.get_by_role, "link", exact=True)
 
     act(page, press(name="Retry its failed jobs"), "Retry 1 job?", "1 job retried")
-    assert states_of(connection, jobs) == [State.PENDING, State.PENDING]
-    assert last_audit(connection) == ("retry", 1, {"states": ["failed"], "batch": str(batch)})
+    assert states_of(queue, jobs) == [State.PENDING, State.PENDING]
+    assert last_audit(queue) == ("retry", 1, {"states": ["failed"], "batch": str(batch)})
 
     act(page, press(name="Close"), "Close this batch?", "the batch is closed")
-    assert value(connection, ended) == [True, False]
-    assert last_audit(connection) == ("close batch", 0, {"batch": str(batch)})
+    assert queue.value(ended) == [True, False]
+    assert last_audit(queue) == ("close batch", 0, {"batch": str(batch)})
 
     done = "the batch and its 2 unfinished jobs were cancelled"
     act(page, press(name="Cancel this batch"), "Cancel 2 jobs of this batch?", done)
-    assert value(connection, ended) == [True, True]
-    assert states_of(connection, jobs) == [State.CANCELLED, State.CANCELLED]
-    assert last_audit(connection) == ("cancel batch", 2, {"batch": str(batch)})
+    assert queue.value(ended) == [True, True]
+    assert states_of(queue, jobs) == [State.CANCELLED, State.CANCELLED]
+    assert last_audit(queue) == ("cancel batch", 2, {"batch": str(batch)})
 
 
-def test_a_kill_is_seen_within_two_seconds(page: Page, url: str, connection: db.Connection, start: Start) -> None:
+def test_a_kill_is_seen_within_two_seconds(page, url, queue, start):
     start(slots=1, url=url)
     page.goto("/killers")
     live(page)
     killer = App(url).task(faults.segfault.function).using(max_crashes=1).enqueue()
     query = "select extract(epoch from now() - ended_at) from outlive.attempts where job_id = %s"
-    eventually(lambda: connection.execute(query, [killer.id]).fetchone(), within_s=20, what="the job has died")
+    eventually(lambda: queue.execute(query, [killer.id]).fetchone(), within_s=20, what="the job has died")
     expect(page.locator(f"#k-{killer.id}")).to_contain_text("SIGSEGV", timeout=2_000)
 
 
-def test_an_open_selection_and_open_details_survive_an_update(page: Page, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED, task="kept")
+def test_an_open_selection_and_open_details_survive_an_update(page, queue):
+    job = queue.make_finished(Outcome.FAILED, task="kept")
     page.goto("/jobs?task=kept")
     live(page)
     page.check(f"input[value='{job}']")
-    other = make(connection, "kept")
+    other = queue.make("kept")
     expect(page.locator(f"#j-{other}")).to_be_visible(timeout=5_000)
     expect(page.locator(f"input[value='{job}']")).to_be_checked()
     expect(page.locator(f"input[value='{other}']")).not_to_be_checked()
 
 
-def test_the_keyboard_is_enough(page: Page, connection: db.Connection) -> None:
-    job = make(connection, "typed")
+def test_the_keyboard_is_enough(page, queue):
+    job = queue.make("typed")
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.type("gj")
@@ -326,8 +310,8 @@ def test_the_keyboard_is_enough(page: Page, connection: db.Connection) -> None:
     page.wait_for_url(f"**/jobs/{job}")
 
 
-def test_every_page_fits_a_phone(page: Page, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED, task="a" * 150)
+def test_every_page_fits_a_phone(page, queue):
+    job = queue.make_finished(Outcome.FAILED, task="a" * 150)
     page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
     for path in (*PAGES, f"jobs/{job}"):
         page.goto(f"/{path}")
@@ -337,8 +321,8 @@ def test_every_page_fits_a_phone(page: Page, connection: db.Connection) -> None:
         expect(page.locator(".chart.wide:visible")).to_have_count(0)
 
 
-def test_pages_work_without_the_script(browser: Browser, address: str, connection: db.Connection) -> None:
-    job = make_finished(connection, Outcome.FAILED, task="plain")
+def test_pages_work_without_the_script(browser, address, queue):
+    job = queue.make_finished(Outcome.FAILED, task="plain")
     with browser.new_context(base_url=address, java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"/jobs/{job}?token={OPERATOR}")
@@ -366,11 +350,11 @@ def axe() -> str | None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_axe_finds_nothing_serious(browser: Browser, address: str, connection: db.Connection) -> None:
+def test_axe_finds_nothing_serious(browser, address, queue):
     source = axe()
     if source is None:
         pytest.skip("axe-core can't be had: npm pack axe-core")
-    job = make_quarantined(connection)
+    job = queue.make_quarantined()
     with browser.new_context(base_url=address, bypass_csp=True) as context:
         page = context.new_page()
         page.goto(f"/?token={OPERATOR}")

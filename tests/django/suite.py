@@ -218,10 +218,7 @@ class SettingsTests(TestCase):
         with psycopg.connect(found) as session:
             assert session.execute(
                 "select current_setting('role'), current_setting('application_name')"
-            ).fetchone() == (
-                role,
-                "the shop",
-            )
+            ).fetchone() == (role, "the shop")
 
     def test_a_role_without_the_right_to_bring_the_schema_is_told_which(self) -> None:
         ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"database": "odd"}}

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -25,7 +24,6 @@ import outlive
 from outlive.dashboard import asgi
 from outlive.errors import AppNotFound
 from outlive.fastapi import AsyncEnqueue, Enqueue, in_async_session, in_session, lifespan
-from outlive.pytest import Jobs
 from outlive.worker.zygote_handle import ZygoteHandle
 from tests.driving import pages
 from tests.waiting import eventually
@@ -61,9 +59,7 @@ def orders(url: str) -> FastAPI:
 
     @web.post("/orders/{id}")
     async def create(
-        id: int,
-        session: in_request,
-        enqueue: Annotated[AsyncEnqueue, Depends(in_async_session(in_request))],
+        id: int, session: in_request, enqueue: Annotated[AsyncEnqueue, Depends(in_async_session(in_request))]
     ) -> str:
         job = await enqueue(send_invoice.using(delay="1h"), id)
         if id < 0:
@@ -85,7 +81,7 @@ def sessions_of(url: str) -> int:
     return int(found[0])
 
 
-def test_a_request_with_an_async_session_enqueues_with_its_commit_and_leaves_nothing_open(outlive_jobs: Jobs) -> None:
+def test_a_request_with_an_async_session_enqueues_with_its_commit_and_leaves_nothing_open(outlive_jobs):
     before = sessions_of(outlive_jobs.url)
     web = orders(outlive_jobs.url)
 
@@ -104,7 +100,7 @@ def test_a_request_with_an_async_session_enqueues_with_its_commit_and_leaves_not
     assert len(outlive_jobs.enqueued()) == 1
 
 
-def test_a_database_without_the_schema_stops_the_start(empty_database_url: str) -> None:
+def test_a_database_without_the_schema_stops_the_start(empty_database_url):
     bare = outlive.App(empty_database_url)
     web = Starlette(lifespan=lifespan(bare))
 
@@ -119,12 +115,12 @@ def test_a_database_without_the_schema_stops_the_start(empty_database_url: str) 
 
 
 @pytest.mark.parametrize("wrong", [orders, AsyncSession, Depends(orders)])
-def test_a_session_that_is_not_annotated_is_refused(wrong: object) -> None:
+def test_a_session_that_is_not_annotated_is_refused(wrong):
     with pytest.raises(outlive.ConfigError, match=r"in_session takes Annotated\[…, Depends\(…\)\]"):
         in_session(wrong)
 
 
-def test_an_async_session_is_referred_to_the_other_function() -> None:
+def test_an_async_session_is_referred_to_the_other_function():
     with pytest.raises(outlive.ConfigError, match="takes no AsyncSession, which is async: use in_async_session"):
         in_session(Annotated[AsyncSession, Depends(orders)])
 
@@ -137,14 +133,14 @@ def test_a_function_that_is_no_task_is_not_enqueued() -> None:
         Enqueue(session)(orders, "")  # type: ignore[arg-type]
 
 
-def test_the_integration_imports_neither_fastapi_nor_a_driver() -> None:
+def test_the_integration_imports_neither_fastapi_nor_a_driver():
     code = "import sys, outlive.fastapi; print({'fastapi', 'starlette', 'sqlalchemy', 'psycopg'} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
-def test_the_page_of_fastapi_does_what_it_says(outlive_db: str, tmp_path: Path) -> None:
+def test_the_page_of_fastapi_does_what_it_says(outlive_db, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pages.shell(tmp_path, None, SHOP_DATABASE_URL=outlive_db) as shell:
@@ -181,9 +177,7 @@ def imported(module: str) -> Sequence[str]:
     return asyncio.run(start())
 
 
-def test_a_worker_imports_a_module_that_also_mounts_the_dashboard_and_never_sees_its_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_imports_a_module_that_also_mounts_the_dashboard_and_never_sees_its_token(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OUTLIVE_DASHBOARD_TOKEN", "a token of operators")
     (tmp_path / "whole.py").write_text(
@@ -194,9 +188,7 @@ def test_a_worker_imports_a_module_that_also_mounts_the_dashboard_and_never_sees
     assert imported("whole") == ["whole.send"]
 
 
-def test_a_module_that_reads_a_variable_hidden_from_jobs_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_reads_a_variable_hidden_from_jobs_is_told_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OUTLIVE_DATABASE_URL", "postgresql://nowhere/none")
     (tmp_path / "reading.py").write_text("import os\nurl = os.environ['OUTLIVE_DATABASE_URL']\n")
@@ -204,7 +196,7 @@ def test_a_module_that_reads_a_variable_hidden_from_jobs_is_told_so(
         imported("reading")
 
 
-def test_an_address_for_sqlalchemy_is_refused_in_its_own_words() -> None:
+def test_an_address_for_sqlalchemy_is_refused_in_its_own_words():
     bare = outlive.App("postgresql+asyncpg://shop:secret@host/shop")
     with pytest.raises(outlive.ConfigError, match=r"for SQLAlchemy: leave out \+asyncpg") as error:
         bare.get_job(uuid4()).status()
@@ -215,14 +207,14 @@ def test_an_address_for_sqlalchemy_is_refused_in_its_own_words() -> None:
     ("parameter", "why"),
     [("ssl=disable", '"ssl"\\): write sslmode'), ("prepared_statement_cache_size=0", "leave it out")],
 )
-def test_a_parameter_of_asyncpg_is_refused_by_its_name(parameter: str, why: str) -> None:
+def test_a_parameter_of_asyncpg_is_refused_by_its_name(parameter, why):
     bare = outlive.App(f"postgresql://shop:secret@host/shop?{parameter}")
     with pytest.raises(outlive.ConfigError, match=why) as error:
         bare.get_job(uuid4()).status()
     assert "secret" not in str(error.value)
 
 
-def test_a_password_that_looks_like_a_parameter_is_not_quoted() -> None:
+def test_a_password_that_looks_like_a_parameter_is_not_quoted():
     with pytest.raises(outlive.ConfigError, match="escape special characters") as error:
         outlive.App("postgresql://shop:one/two?secret=1@host/shop").get_job(uuid4()).status()
     assert "secret" not in str(error.value)
@@ -232,7 +224,7 @@ elsewhere = outlive.App("postgresql://elsewhere.invalid/x")
 site = asgi(elsewhere, token="a token of operators")
 
 
-def test_a_mounted_dashboard_shows_the_database_of_the_test(outlive_jobs: Jobs) -> None:
+def test_a_mounted_dashboard_shows_the_database_of_the_test(outlive_jobs):
     web = Starlette(lifespan=lifespan(elsewhere, dashboard=site), routes=[Mount("/ops", site)])
     job = send_invoice.enqueue(7)
 

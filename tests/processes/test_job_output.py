@@ -38,9 +38,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_lines_are_logged_for_the_job_that_said_them_however_they_arrive(
-    size: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_are_logged_for_the_job_that_said_them_however_they_arrive(size, capsys):
     said, stream = JobOutput(), b"one\ntwo\nrest" + MARK + b"three\n"
     for at in range(0, len(stream), size):
         said.add(stream[at : at + size], FIRST)
@@ -52,7 +50,7 @@ def test_lines_are_logged_for_the_job_that_said_them_however_they_arrive(
     assert said.end(FIRST, marked=False) is None
 
 
-def test_what_comes_between_two_jobs_counts_for_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_between_two_jobs_counts_for_the_next(capsys):
     said = JobOutput()
     said.add(b"late\n", None)
     assert logged(capsys) == []
@@ -60,7 +58,7 @@ def test_what_comes_between_two_jobs_counts_for_the_next(capsys: pytest.CaptureF
     assert logged(capsys) == ["second: late"]
 
 
-def test_a_mark_that_the_job_forges_hides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mark_that_the_job_forges_hides_nothing(capsys):
     said = JobOutput()
     said.add(b"one\n" + MARK + b"two\n", FIRST)
     said.add(b"three\n", FIRST)
@@ -68,7 +66,7 @@ def test_a_mark_that_the_job_forges_hides_nothing(capsys: pytest.CaptureFixture[
     assert logged(capsys) == ["first: one", "first: two", "first: three"]
 
 
-def test_a_flood_is_counted_and_its_end_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_is_counted_and_its_end_is_kept(capsys):
     said, line = JobOutput(), b"x" * 99 + b"\n"
     for _ in range(100):
         said.add(line * 500, FIRST)
@@ -83,7 +81,7 @@ def test_a_flood_is_counted_and_its_end_is_kept(capsys: pytest.CaptureFixture[st
     assert f"{50_001 - LOGGED_LINES:,} lines of job {FIRST.id} were left out" in left_out
 
 
-def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys):
     said = JobOutput()
     said.add(b"y" * (MAX_LINE_BYTES + 1), FIRST)
     assert len(logged(capsys)[0]) > MAX_LINE_BYTES - 100
@@ -92,7 +90,7 @@ def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys: py
     assert kept == "y" * (TAIL_BYTES - 2) + "z\n"
 
 
-def test_records_are_kept_as_text_and_counted_by_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_kept_as_text_and_counted_by_their_lines(capsys):
     said = JobOutput()
     said.add(output.encode_record("ERROR", "shop", "failed\nTraceback:\nValueError"), FIRST)
     said.add(b"printed\n", FIRST)
@@ -105,7 +103,7 @@ def test_records_are_kept_as_text_and_counted_by_their_lines(capsys: pytest.Capt
     ]
 
 
-def test_a_quiet_log_has_only_what_is_loud_enough(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_log_has_only_what_is_loud_enough(capsys):
     logs.configure("text", level="WARNING")
     said = JobOutput()
     said.add(b"printed\n" * 1000 + output.encode_record("INFO", "shop", "quiet"), FIRST)

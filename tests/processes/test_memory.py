@@ -10,14 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import db
 from outlive.client.job import Job
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import count
-from tests.driving.workers import Start, alive
+from tests.driving.workers import alive
 from tests.processes.groups import HIDDEN
 from tests.waiting import eventually
 
@@ -33,21 +31,17 @@ def in_shared_memory() -> Iterator[Path]:
 
 
 @pytest.mark.fault(58)
-def test_memory_that_no_process_has_for_itself_counts(
-    start: Start, connection: db.Connection, in_shared_memory: Path
-) -> None:
+def test_memory_that_no_process_has_for_itself_counts(start, queue, in_shared_memory):
     start()
     jobs = [faults.fill_shared_memory.enqueue(how, 300) for how in ("mmap", "memfd", str(in_shared_memory))]
     for job in jobs:
         assert finished(job) is State.QUARANTINED
-        (only,) = attempts(connection, job)
+        (only,) = attempts(queue, job)
         assert only.outcome is Outcome.OUT_OF_MEMORY
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
 
 
-def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_share_count_once(
-    start: Start, connection: db.Connection
-) -> None:
+def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_share_count_once(start, queue):
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
     worker = start(within=HIDDEN)
@@ -55,39 +49,37 @@ def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_
     many = faults.start_many.using(memory="160MB")
     modest, greedy = many.enqueue(100, 1, 2), many.enqueue(100, 1_500_000, 60)
     assert finished(greedy) is State.QUARANTINED
-    (only,) = attempts(connection, greedy)
+    (only,) = attempts(queue, greedy)
     assert "over the limit" in (only.error or "")
     assert modest.result(timeout=20) == 0
 
 
-def test_how_its_memory_changed_is_kept_with_an_attempt_that_was_killed(
-    start: Start, connection: db.Connection, database_url: str
-) -> None:
+def test_how_its_memory_changed_is_kept_with_an_attempt_that_was_killed(start, queue, database_url):
     start(slots=3)
     eater, hung = faults.eat_slowly.enqueue(), faults.stall.using(timeout="2.5s").enqueue()
     short = faults.use_memory.enqueue(1, keep=False)
     assert finished(eater) is State.QUARANTINED
-    course = attempts(connection, eater)[0].memory
+    course = attempts(queue, eater)[0].memory
     assert course is not None
     assert course.limit_bytes == 64_000_000
     assert course.used_bytes[0] < course.used_bytes[-1]
     assert course.at_s == sorted(course.at_s)
     assert "limit 64 MB" in Cli(database_url)("show", eater.id).out
     assert finished(short) is State.SUCCEEDED
-    assert attempts(connection, short)[0].memory is None
+    assert attempts(queue, short)[0].memory is None
     assert finished(hung) is State.FAILED
-    course = attempts(connection, hung)[0].memory
+    course = attempts(queue, hung)[0].memory
     assert course is not None
     assert (course.limit_bytes, course.at_s[0] >= 1) == (None, True)
 
 
 def test_how_its_memory_changes_is_seen_while_a_job_runs_and_written_only_for_those_who_look(
-    start: Start, connection: db.Connection, database_url: str
-) -> None:
+    start, queue, database_url
+):
     start(slots=2)
     jobs = [faults.stall.using(memory="64MB").enqueue(), faults.stall.enqueue()]
     eventually(lambda: {job.status() for job in jobs} == {State.RUNNING}, what="both run")
-    assert count(connection, "watched") == 0
+    assert queue.count("watched") == 0
     show = Cli(database_url)
 
     def so_far_of(job: Job[None]) -> Any:
@@ -101,9 +93,7 @@ def test_how_its_memory_changes_is_seen_while_a_job_runs_and_written_only_for_th
         job.cancel()
 
 
-def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
-    start: Start, in_shared_memory: Path
-) -> None:
+def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(start, in_shared_memory):
     with in_shared_memory.open("wb") as file:
         file.write(b"x" * 100_000_000)
     start()
@@ -117,8 +107,8 @@ def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
 @pytest.mark.parametrize("how", ["open", "read", "write"])
 @pytest.mark.parametrize("made", ["before the job", "while it runs"])
 def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
-    start: Start, connection: db.Connection, in_shared_memory: Path, made: str, how: str
-) -> None:
+    start, queue, in_shared_memory, made, how
+):
     start()
     waits = None
     if made == "while it runs":
@@ -135,37 +125,33 @@ def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
             return job.status() not in (State.PENDING, State.RUNNING)
 
         eventually(over, within_s=30, what="the job has ended")
-    (only,) = attempts(connection, job)
+    (only,) = attempts(queue, job)
     assert (only.outcome, only.error) == (Outcome.SUCCEEDED, None)
 
 
-def test_a_file_of_another_process_counts_as_far_as_the_job_makes_it_grow(
-    start: Start, connection: db.Connection, in_shared_memory: Path
-) -> None:
+def test_a_file_of_another_process_counts_as_far_as_the_job_makes_it_grow(start, queue, in_shared_memory):
     in_shared_memory.write_bytes(b"x" * 40_000_000)
     start()
     job = faults.fill_shared_memory.enqueue(str(in_shared_memory), 300)
     assert finished(job) is State.QUARANTINED
-    assert attempts(connection, job)[0].outcome is Outcome.OUT_OF_MEMORY
+    assert attempts(queue, job)[0].outcome is Outcome.OUT_OF_MEMORY
 
 
 @pytest.mark.fault(58)
-def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Start, connection: db.Connection) -> None:
+def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start, queue):
     worker = start(slots=1)
     first = faults.eat_when_idle.enqueue(2_000)
     pid = first.result(timeout=20)
     eventually(lambda: not alive(pid), within_s=10, what="the child that eats is gone")
     assert worker.says("of its earlier jobs, over their limit")
-    assert attempts(connection, first)[0].outcome is Outcome.SUCCEEDED
+    assert attempts(queue, first)[0].outcome is Outcome.SUCCEEDED
     assert faults.eat_when_idle.enqueue(1).result(timeout=20) != pid
 
 
 @pytest.mark.fault(58)
-def test_a_warm_child_that_has_kept_more_than_the_limit_takes_no_further_job(
-    start: Start, connection: db.Connection
-) -> None:
+def test_a_warm_child_that_has_kept_more_than_the_limit_takes_no_further_job(start, queue):
     start(slots=1)
     jobs = [faults.use_memory.enqueue(40, keep=True) for _ in range(8)]
     pids = [job.result(timeout=30) for job in jobs]
     assert max(pids.count(pid) for pid in pids) <= 3
-    assert {attempts(connection, job)[0].outcome for job in jobs} == {Outcome.SUCCEEDED}
+    assert {attempts(queue, job)[0].outcome for job in jobs} == {Outcome.SUCCEEDED}

@@ -72,7 +72,7 @@ def read_all(survey: Survey) -> int:
     return looks
 
 
-def test_a_look_reads_a_bounded_number_of_processes(root: int, files_read: list[tuple[int, str]]) -> None:
+def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
     survey = Survey(root)
     for _ in range(2):
         whole = False
@@ -85,7 +85,7 @@ def test_a_look_reads_a_bounded_number_of_processes(root: int, files_read: list[
     assert survey.resident_bytes() == (sum(own for own, _ in each), sum(shared for _, shared in each))
 
 
-def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longer(root: int) -> None:
+def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longer(root):
     survey = Survey(root)
     assert read_all(survey) == MANY // PROCESSES + 1
     before, _ = survey.resident_bytes()
@@ -98,7 +98,7 @@ def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longe
     assert after < before - len(gone) * 300_000
 
 
-def test_threads_take_their_part_of_a_look(files_read: list[tuple[int, str]]) -> None:
+def test_threads_take_their_part_of_a_look(files_read):
     ready = threading.Event()
     threads = [threading.Thread(target=ready.wait) for _ in range(2 * PROCESSES * THREADS)]
     try:
@@ -114,7 +114,7 @@ def test_threads_take_their_part_of_a_look(files_read: list[tuple[int, str]]) ->
             thread.join()
 
 
-def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_once(root: int) -> None:
+def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_once(root):
     survey = Survey(root)
     read_all(survey)
     descriptors = sum(len(memory.descriptors(pid)) for pid in (root, *kernel.descendants_of(root)))
@@ -127,7 +127,7 @@ def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_onc
     assert survey.files_bytes(2.0**40) == 0, "nothing has changed since then"
 
 
-def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root: int, files_read: list[tuple[int, str]]) -> None:
+def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root, files_read):
     survey = Survey(root)
     read_all(survey)
 
@@ -141,7 +141,7 @@ def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root: int, files
     assert threading.get_ident() not in weighing
 
 
-def test_the_exact_memory_of_few_processes_is_known_at_once() -> None:
+def test_the_exact_memory_of_few_processes_is_known_at_once():
     with family(AT_ONCE - 1) as pid:
         survey = Survey(pid)
         assert survey.look()
@@ -165,9 +165,7 @@ signal.pause()
 """
 
 
-def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its_age_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its_age_once(monkeypatch):
     asked: list[int] = []
 
     def noted(path: str, born_at: Callable[[str], float | None] = kernel.born_at) -> float | None:

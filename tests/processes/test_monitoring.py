@@ -29,7 +29,6 @@ from outlive.worker.vitals import TURN_S, ReaperVitals
 from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send
-from tests.driving.workers import Start
 from tests.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -54,9 +53,7 @@ def heard(systemd: socket.socket, word: str) -> list[str]:
     return [line for line in lines if line != word]
 
 
-def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(
-    start: Start, systemd: socket.socket, tmp_path: Path
-) -> None:
+def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(start, systemd, tmp_path):
     worker = start(slots=4, metrics_listen=ANY_PORT)
     place = place_of(worker)
     assert get(place, "/healthz") == get(place, "/readyz") == (200, "ok\n")
@@ -101,7 +98,7 @@ def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(
     assert job.status() is State.SUCCEEDED
 
 
-def test_no_client_keeps_probes_from_being_answered(start: Start) -> None:
+def test_no_client_keeps_probes_from_being_answered(start):
     place = place_of(start(slots=1, metrics_listen=ANY_PORT))
     silent = [socket.create_connection(place, timeout=10) for _ in range(40)]
     assert get(place, "/healthz") == (200, "ok\n")
@@ -123,7 +120,7 @@ def closed(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET "], ids=["silent", "slow"])
-def test_one_client_too_many_closes_the_oldest(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_client_too_many_closes_the_oldest(sent, monkeypatch):
     monkeypatch.setattr("outlive.metrics.endpoint.READ_S", 600.0)
     monkeypatch.setattr("outlive.metrics.endpoint.LIVES_S", 600.0)
 
@@ -144,7 +141,7 @@ def test_one_client_too_many_closes_the_oldest(sent: bytes, monkeypatch: pytest.
     asyncio.run(connect_too_often())
 
 
-def test_a_probe_is_answered_in_its_turn_behind_any_silent_connections() -> None:
+def test_a_probe_is_answered_in_its_turn_behind_any_silent_connections():
     async def ask_behind_them() -> None:
         endpoint = Endpoint(ANY_PORT, {"/healthz": well})
         place = urlsplit(endpoint.address)
@@ -165,7 +162,7 @@ def test_a_probe_is_answered_in_its_turn_behind_any_silent_connections() -> None
     asyncio.run(ask_behind_them())
 
 
-def test_every_whole_request_of_a_flood_is_answered_in_its_turn() -> None:
+def test_every_whole_request_of_a_flood_is_answered_in_its_turn():
     async def flood() -> None:
         endpoint = Endpoint(ANY_PORT, {"/healthz": well})
         place = urlsplit(endpoint.address)
@@ -197,7 +194,7 @@ def readable(client: socket.socket) -> bool:
     return bool(select.select([client], [], [], 0)[0])
 
 
-def test_a_worker_is_not_ready_while_it_imports_its_app(start: Start, tmp_path: Path) -> None:
+def test_a_worker_is_not_ready_while_it_imports_its_app(start, tmp_path):
     go = tmp_path / "go"
     lines = ["import os, time", f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"]
     (tmp_path / "slow.py").write_text("\n".join([*lines, "import outlive", "app = outlive.App()"]))
@@ -211,7 +208,7 @@ def test_a_worker_is_not_ready_while_it_imports_its_app(start: Start, tmp_path: 
     assert get(place, "/readyz") == (200, "ok\n")
 
 
-def test_a_reaper_answers_too(database_url: str, systemd: socket.socket) -> None:
+def test_a_reaper_answers_too(database_url, systemd):
     with started() as commands:
         reaper = Cli(database_url).process("reap", OUTLIVE_METRICS_LISTEN=ANY_PORT)
         commands.append(reaper)
@@ -228,7 +225,7 @@ def test_a_reaper_answers_too(database_url: str, systemd: socket.socket) -> None
         assert ended(reaper).code == 0
 
 
-def test_a_loop_that_hangs_is_told_and_the_watchdog_is_left_alone(database_url: str, systemd: socket.socket) -> None:
+def test_a_loop_that_hangs_is_told_and_the_watchdog_is_left_alone(database_url, systemd):
     reaper = Reaper(Session(database_url), config.load(environ={}), Alerts())
     vitals = ReaperVitals(reaper, Session(database_url))
     assert vitals.dead() is None
@@ -240,7 +237,7 @@ def test_a_loop_that_hangs_is_told_and_the_watchdog_is_left_alone(database_url: 
     assert systemd.recv(4096) == b"STATUS=the reap loop has begun no turn for 121 s"
 
 
-def test_metrics_without_prometheus_client_are_refused_with_what_to_install(database_url: str) -> None:
+def test_metrics_without_prometheus_client_are_refused_with_what_to_install(database_url):
     hide = "import sys; sys.modules['prometheus_client'] = None; from outlive.cli import main; main()"
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_METRICS_LISTEN": ANY_PORT}
     ran = subprocess.run([sys.executable, "-c", hide, "reap"], env=environ, capture_output=True, text=True)
@@ -248,7 +245,7 @@ def test_metrics_without_prometheus_client_are_refused_with_what_to_install(data
     assert "pip install 'outlive[metrics]'" in ran.stderr
 
 
-def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
+def test_an_address_that_is_taken_is_refused(database_url):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ran = ended(Cli(database_url).process("reap", OUTLIVE_METRICS_LISTEN=address))
@@ -256,7 +253,7 @@ def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
     assert f"metrics_listen is {address}, and this process can't listen there: Address already in use" in ran.err
 
 
-def test_renewed_leases_and_fenced_ends_are_counted() -> None:
+def test_renewed_leases_and_fenced_ends_are_counted():
     leases = Leases(lease_s=300, renew_s=20)
     leases.hold([1, 2], since=0.0)
     leases.renew([1, 3], since=1.0)

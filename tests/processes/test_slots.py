@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from uuid import uuid4
 
 import msgspec
@@ -95,9 +94,7 @@ def claimed(*paths: str, task: str = WARM) -> list[Claimed]:
 
 
 @pytest.mark.parametrize("verdict", [Outcome.CANCELLED, Outcome.TIMED_OUT])
-def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet(
-    tmp_path: Path, verdict: Outcome
-) -> None:
+def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet(tmp_path, verdict):
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.accept(claimed("", str(tmp_path / "go")), {})
@@ -113,7 +110,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
     assert asyncio.run(play()) == {1: Outcome.SUCCEEDED, 2: Outcome.SUCCEEDED}
 
 
-def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path: Path) -> None:
+def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path):
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.accept(claimed(str(tmp_path / "first"), str(tmp_path / "second")), {})
@@ -128,7 +125,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
     assert not (tmp_path / "second.begun").exists()
 
 
-def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
+def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path):
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.accept(claimed(str(tmp_path / "first"), ""), {})
@@ -143,8 +140,8 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path
 
 
 def test_zygotes_that_are_killed_while_they_import_the_app_count_against_the_job_that_sees_them_die(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(deaths, "MAX_ZYGOTES", 2)
 
     async def play() -> dict[int, Outcome]:
@@ -161,7 +158,7 @@ def test_zygotes_that_are_killed_while_they_import_the_app_count_against_the_job
     assert asyncio.run(play()) == {1: Outcome.LOST}
 
 
-def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> None:
+def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released():
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, _, heard):
             (child,) = slots.zygotes.ready
@@ -175,7 +172,7 @@ def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> N
     assert asyncio.run(play()) == {1: Outcome.RELEASED}
 
 
-def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory(tmp_path: Path) -> None:
+def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory(tmp_path):
     """No watch looks here, which would end most such jobs before the kernel does."""
 
     async def play() -> dict[int, Outcome]:
@@ -195,7 +192,7 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
     assert asyncio.run(play()) == {1: Outcome.OUT_OF_MEMORY}
 
 
-def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path: Path) -> None:
+def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path):
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.accept(claimed(str(tmp_path / "first"), "", ""), {})
@@ -211,7 +208,7 @@ def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhe
     assert asyncio.run(play()) == {1: Outcome.CRASHED, 2: Outcome.RELEASED, 3: Outcome.RELEASED}
 
 
-def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_it() -> None:
+def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_it():
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             os.kill(slots.zygotes.ready[0].pid, signal.SIGSTOP)
@@ -223,7 +220,7 @@ def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_i
     assert asyncio.run(play()) == {1: Outcome.RELEASED, 2: Outcome.RELEASED}
 
 
-def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_path: Path) -> None:
+def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_path):
     """FAULTS 66 and 68. The database was away, or the supervisor stood still: neither is the job's fault."""
 
     async def play() -> tuple[dict[int, Outcome], set[int]]:
@@ -239,7 +236,7 @@ def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_pat
     assert asyncio.run(play()) == ({1: Outcome.RELEASED}, {1})
 
 
-def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> None:
+def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones():
     async def play() -> list[str | None]:
         async with one_slot() as (slots, _, _):
             child = slots.zygotes.ready[0]
@@ -263,9 +260,7 @@ def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> N
         (0.005, {"max_losses": 1}, 0, 0),
     ],
 )
-def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
-    tmp_path: Path, elapsed_s: float, strict: dict[str, object], waiting: int, room: int
-) -> None:
+def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(tmp_path, elapsed_s, strict, waiting, room):
     """None of a task that asks for the first loss to count: a job that waits is not marked as begun."""
 
     async def play() -> Mapping[str, int]:
@@ -279,7 +274,7 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
     assert asyncio.run(play()) == ({FRESH: room} if room else {})
 
 
-def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path: Path) -> None:
+def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path):
     async def play() -> tuple[list[int], Mapping[str, int], Heard]:
         async with some_slots(1, max_jobs=3) as (slots, _, heard):
             slots.accept(claimed(str(tmp_path / "go"), *[""] * 9), {})
@@ -294,7 +289,7 @@ def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path:
     assert set(heard.outcomes().values()) == {Outcome.SUCCEEDED}
 
 
-def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -> None:
+def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path):
     async def play() -> Mapping[str, int]:
         async with some_slots(1, max_jobs=3) as (slots, _, _heard):
             slots.accept(claimed(str(tmp_path / "go")), {})
@@ -304,7 +299,7 @@ def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -
     assert asyncio.run(play()) == {WARM: 2}
 
 
-def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_takes_long(tmp_path: Path) -> None:
+def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_takes_long(tmp_path):
     async def play() -> list[dict[int, Outcome]]:
         async with some_slots(1, max_jobs=2) as (slots, _, heard):
             slots.accept(claimed(str(tmp_path / "go"), "", ""), {})
@@ -318,7 +313,7 @@ def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_
     assert asyncio.run(play()) == [{}, {}, {3: Outcome.RELEASED}]
 
 
-def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> None:
+def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken():
     async def play() -> tuple[list[int], list[list[int]]]:
         async with some_slots(2) as (slots, _, heard):
             shares = [slots.room.share(jobs, WARM) for jobs in (10, 127, 128, 640, 10_000)]
@@ -334,7 +329,7 @@ def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> 
     assert loads == [[1, 2, 3, 7], [4, 5, 6]]
 
 
-def test_the_parents_of_a_slot_outlast_its_children() -> None:
+def test_the_parents_of_a_slot_outlast_its_children():
     async def play() -> list[set[int]]:
         async with some_slots(1, max_jobs=2) as (slots, _, heard):
             seen = []

@@ -10,28 +10,14 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
-from outlive import App, db, migrate, store
+from outlive import App, migrate, store
 from outlive.db import Statement
 from outlive.model import Ended, Schedule, SourceLimits
 from outlive.protocol import Progress
 from outlive.sql import texts
 from outlive.states import Outcome, State
 from tests.driving.databases import login, new_database, session
-from tests.driving.making import (
-    WORKER,
-    claim,
-    enqueue,
-    follow,
-    lane,
-    limits,
-    make,
-    new_worker,
-    register_worker,
-    request,
-    state_of,
-    value,
-    values,
-)
+from tests.driving.making import WORKER, Queue, lane, limits, new_worker, request
 
 ROLES = ("outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job", "outlive_protocol")
 VIEWS = {
@@ -54,9 +40,9 @@ OF_OUTLIVE = "from pg_class c where relnamespace = 'outlive'::regnamespace and r
 
 
 @pytest.fixture(scope="module")
-def shared(server_url: str) -> Iterator[db.Connection]:
+def shared(server_url: str) -> Iterator[Queue]:
     """A database for all the questions. Everything that a role does here is rolled back."""
-    with new_database(server_url) as url, db.connect(url) as connection:
+    with new_database(server_url) as url, Queue.at(url) as connection:
         yield connection
 
 
@@ -67,32 +53,32 @@ def acting_as(connection: psycopg.Connection[Any], role: str) -> Iterator[None]:
     connection.execute("reset role")
 
 
-def relations(connection: db.Connection, kinds: str) -> set[str]:
-    return set(values(connection, f"select relname {OF_OUTLIVE}", list(kinds)))
+def relations(queue: Queue, kinds: str) -> set[str]:
+    return set(queue.values(f"select relname {OF_OUTLIVE}", list(kinds)))
 
 
-def open_to(connection: db.Connection, role: str, *rights: str) -> set[str]:
+def open_to(queue: Queue, role: str, *rights: str) -> set[str]:
     """The tables and views that a role may use in one of these ways, if only one of their columns."""
     asked = f"select relname {OF_OUTLIVE} and has_any_column_privilege(%s, c.oid, %s)"
-    return set(values(connection, asked, ["r", "v"], role, ", ".join(rights)))
+    return set(queue.values(asked, ["r", "v"], role, ", ".join(rights)))
 
 
-def callable_by(connection: db.Connection, role: str) -> set[str]:
+def callable_by(queue: Queue, role: str) -> set[str]:
     ours = "select proname from pg_proc p where pronamespace = 'outlive'::regnamespace"
-    return set(values(connection, f"{ours} and has_function_privilege(%s, p.oid, 'execute')", role))
+    return set(queue.values(f"{ours} and has_function_privilege(%s, p.oid, 'execute')", role))
 
 
-def refused_changes(connection: db.Connection, role: str) -> bool:
+def refused_changes(queue: Queue, role: str) -> bool:
     """Whether a role can change neither the schema nor what is in it, nor empty a table, nor set a sequence."""
     asked = f"""
       select not pg_has_role(%s, 'outlive_owner', 'member') and not has_schema_privilege(%s, 'outlive', 'create')
         and not exists (select {OF_OUTLIVE} and has_table_privilege(%s, c.oid, 'truncate, trigger, references'))
         and not exists (select {OF_OUTLIVE} and has_sequence_privilege(%s, c.oid, 'update'))"""
-    return bool(value(connection, asked, role, role, ["r", "v"], role, ["S"], role))
+    return bool(queue.value(asked, role, role, ["r", "v"], role, ["S"], role))
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_is_allowed_what_it_needs_and_refused_the_rest(shared: db.Connection, role: str) -> None:
+def test_a_role_is_allowed_what_it_needs_and_refused_the_rest(shared, role):
     everything = callable_by(shared, "outlive_owner")
     tables, views = relations(shared, "r"), relations(shared, "v")
     worker, viewer = role == "outlive_worker", role == "outlive_viewer"
@@ -103,41 +89,41 @@ def test_a_role_is_allowed_what_it_needs_and_refused_the_rest(shared: db.Connect
     written = tables - {"schema_version"} if worker else set()
     assert open_to(shared, role, "insert", "update") & tables == written
     deleted = f"select relname {OF_OUTLIVE} and has_table_privilege(%s, c.oid, 'delete')"
-    assert set(values(shared, deleted, ["r"], role)) == written
+    assert set(shared.values(deleted, ["r"], role)) == written
     assert refused_changes(shared, role)
 
 
 @pytest.mark.parametrize("role", ["outlive_worker", "outlive_viewer"])
-def test_a_role_that_may_see_a_view_may_call_what_the_view_calls(shared: db.Connection, role: str) -> None:
+def test_a_role_that_may_see_a_view_may_call_what_the_view_calls(shared, role):
     with shared.transaction(force_rollback=True), acting_as(shared, role):
         for view in VIEWS:
             shared.execute(sql.SQL("table {}").format(sql.Identifier("outlive", view)))
 
 
-def test_an_unrelated_role_may_do_nothing(shared: db.Connection) -> None:
+def test_an_unrelated_role_may_do_nothing(shared):
     with shared.transaction(force_rollback=True):
         shared.execute("create role unrelated nologin")
         assert callable_by(shared, "unrelated") == open_to(shared, "unrelated", "select", "insert", "update") == set()
-        assert value(shared, "select has_schema_privilege('unrelated', 'outlive', 'usage')") is False
+        assert shared.value("select has_schema_privilege('unrelated', 'outlive', 'usage')") is False
 
 
-def test_no_role_can_log_in_or_more_than_that(shared: db.Connection) -> None:
+def test_no_role_can_log_in_or_more_than_that(shared):
     ours = "select rolname from pg_roles where rolname like 'outlive%'"
     powers = " and (rolcanlogin or rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls)"
-    assert values(shared, ours + powers) == []
-    assert set(values(shared, ours)) == {"outlive_owner", *ROLES}
+    assert shared.values(ours + powers) == []
+    assert set(shared.values(ours)) == {"outlive_owner", *ROLES}
 
 
-def test_everything_belongs_to_the_owner(shared: db.Connection) -> None:
+def test_everything_belongs_to_the_owner(shared):
     owners = (
         "select relowner::regrole::text from pg_class where relnamespace = 'outlive'::regnamespace"
         " union select proowner::regrole::text from pg_proc where pronamespace = 'outlive'::regnamespace"
         " union select nspowner::regrole::text from pg_namespace where nspname = 'outlive'"
     )
-    assert values(shared, owners) == ["outlive_owner"]
+    assert shared.values(owners) == ["outlive_owner"]
 
 
-def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> None:
+def test_the_owner_can_change_the_schema_and_migrate(shared):
     migrate.migrate(shared, roles=True)  # A database's own rights are not cloned with it.
     with shared.transaction(force_rollback=True), acting_as(shared, "outlive_owner"):
         shared.execute("alter table outlive.jobs add column mine int")
@@ -146,7 +132,7 @@ def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> N
         assert migrate.migrate(shared, roles=True) == (migrate.VERSION, migrate.VERSION)
 
 
-def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared: db.Connection) -> None:
+def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared):
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
@@ -201,13 +187,13 @@ def fill_a_batch(run: Callable[..., Any]) -> None:
     run(store.prune_batches(keep_s=0))
 
 
-def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection, database_url: str) -> None:
+def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
     done = set[str]()
-    with session(connection, database_url, "outlive_worker") as worker:
+    with session(queue, database_url, "outlive_worker") as worker:
 
         def run(*statements: Statement[Any]) -> Any:
             done.update(statement.name for statement in statements)
-            return [db.run(worker, statement) for statement in statements][-1]
+            return [worker.run(statement) for statement in statements][-1]
 
         run(store.register_tasks([limits(max_crashes=1)]))
         batch = [request(dedupe_key=f"key {n}") for n in range(8)]
@@ -269,10 +255,8 @@ def job_of_the_client() -> None: ...
 
 
 @pytest.mark.parametrize("role", ["outlive_enqueue", "outlive_worker"])
-def test_a_client_needs_no_more_than_the_right_to_enqueue(
-    connection: db.Connection, database_url: str, role: str
-) -> None:
-    with login(connection, role) as name:
+def test_a_client_needs_no_more_than_the_right_to_enqueue(queue, database_url, role):
+    with login(queue, role) as name:
         app = App(make_conninfo(database_url, user=name))
         task = app.task(job_of_the_client)
         try:
@@ -284,41 +268,39 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
             dependent = task.using(after=[first, *many], on_failure="proceed").enqueue()
         finally:
             app.connections.close()
-    assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 6
-    assert state_of(connection, dependent.id) is State.BLOCKED
-    follow(connection)
-    assert value(connection, "select count(*) from outlive.keyed_jobs where state = 'admitted'") == 1
+    assert [queue.state_of(job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 6
+    assert queue.state_of(dependent.id) is State.BLOCKED
+    queue.follow()
+    assert queue.value("select count(*) from outlive.keyed_jobs where state = 'admitted'") == 1
 
 
-def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(
-    connection: db.Connection, database_url: str
-) -> None:
-    with session(connection, database_url, "outlive_enqueue") as client:
+def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(queue, database_url):
+    with session(queue, database_url, "outlive_enqueue") as client:
         with client.transaction():
-            enqueue(client, [request(), request(dedupe_key="key")], notify=True)
+            client.enqueue([request(), request(dedupe_key="key")], notify=True)
         with pytest.raises(errors.InsufficientPrivilege):
-            db.run(client, store.stats())
-    assert value(connection, "select count(*) from outlive.waiting") == 2
+            client.run(store.stats())
+    assert queue.value("select count(*) from outlive.waiting") == 2
 
 
-def test_a_viewer_reads_views_over_tables_that_it_may_not_touch(connection: db.Connection, database_url: str) -> None:
-    job = make(connection)
-    claim(connection)
-    with session(connection, database_url, "outlive_viewer") as viewer:
+def test_a_viewer_reads_views_over_tables_that_it_may_not_touch(queue, database_url):
+    job = queue.make()
+    queue.claim()
+    with session(queue, database_url, "outlive_viewer") as viewer:
         seen = viewer.execute("select id, status from outlive.job_states").fetchall()
         with pytest.raises(errors.InsufficientPrivilege):
             viewer.execute("update outlive.worker_states set name = 'dead'")
     assert seen == [(job, "running")]
 
 
-def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Connection, database_url: str) -> None:
-    register_worker(connection)
-    job = make(connection, dedupe_key="key")
-    neighbour = make(connection)
-    (claimed, other) = sorted(claim(connection), key=lambda one: one.id != job)
+def test_a_job_can_complete_its_own_attempt_and_nothing_else(queue, database_url):
+    queue.register_worker()
+    job = queue.make(dedupe_key="key")
+    neighbour = queue.make()
+    (claimed, other) = sorted(queue.claim(), key=lambda one: one.id != job)
     derived = "select outlive.attempt_secret(secret, %s) from outlive.workers"
-    secret = value(connection, derived, claimed.token)
-    with session(connection, database_url, "outlive_job") as child:
+    secret = queue.value(derived, claimed.token)
+    with session(queue, database_url, "outlive_job") as child:
         for token, said in ((other.token, secret), (claimed.token, str(WORKER)), (claimed.token, "")):
             with pytest.raises(psycopg.Error, match="is not this job's"):
                 child.execute("select outlive.complete(%s, %s)", [token, said])
@@ -329,37 +311,34 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
             with pytest.raises(errors.InsufficientPrivilege):
                 child.execute(query.encode(), [WORKER])
         child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, secret])
-    assert (state_of(connection, job), state_of(connection, neighbour)) == (State.SUCCEEDED, State.RUNNING)
-    assert value(connection, "select count(*) from outlive.dedupe_keys") == 0
+    assert (queue.state_of(job), queue.state_of(neighbour)) == (State.SUCCEEDED, State.RUNNING)
+    assert queue.value("select count(*) from outlive.dedupe_keys") == 0
 
 
-def test_without_roles_the_schema_belongs_to_the_role_that_migrates(
-    connection: db.Connection, empty_database_url: str
-) -> None:
+def test_without_roles_the_schema_belongs_to_the_role_that_migrates(queue, empty_database_url):
     """The role that migrates can't give the schema away, even where the roles exist for another database."""
-    with login(connection, "pg_monitor") as name:
+    with login(queue, "pg_monitor") as name:
         database = psycopg.conninfo.conninfo_to_dict(empty_database_url)["dbname"]
-        connection.execute(sql.SQL("alter database {} owner to {}").format(*map(sql.Identifier, (str(database), name))))
-        with db.connect(make_conninfo(empty_database_url, user=name)) as theirs:
+        queue.execute(sql.SQL("alter database {} owner to {}").format(*map(sql.Identifier, (str(database), name))))
+        with Queue.at(make_conninfo(empty_database_url, user=name)) as theirs:
             assert migrate.migrate(theirs) == (0, migrate.VERSION)
             assert migrate.migrate(theirs) == (migrate.VERSION, migrate.VERSION)
-            job = make(theirs)
-            assert state_of(theirs, job) is State.PENDING
+            job = theirs.make()
+            assert theirs.state_of(job) is State.PENDING
         with psycopg.connect(empty_database_url) as admin:
             admin.execute(sql.SQL("reassign owned by {} to current_user").format(sql.Identifier(name)))
 
 
-def test_a_schema_made_again_by_a_migration_is_open_to_the_same_roles(connection: db.Connection) -> None:
+def test_a_schema_made_again_by_a_migration_is_open_to_the_same_roles(queue):
     def rights() -> list[str]:
         relations = "select format('%s %s %s', oid::regclass, relowner::regrole, relacl) from pg_class"
         functions = "select format('%s %s %s', oid::regprocedure, proowner::regrole, proacl) from pg_proc"
         ours = " where {}namespace = 'outlive'::regnamespace and {}name !~ '_(pkey|key|seq)$'"
         return sorted(
-            values(connection, relations + ours.replace("{}", "rel"))
-            + values(connection, functions + ours.replace("{}", "pro"))
+            queue.values(relations + ours.replace("{}", "rel")) + queue.values(functions + ours.replace("{}", "pro"))
         )
 
     before = rights()
-    connection.execute("drop schema outlive cascade")
-    assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
+    queue.execute("drop schema outlive cascade")
+    assert migrate.migrate(queue, roles=True) == (0, migrate.VERSION)
     assert rights() == before

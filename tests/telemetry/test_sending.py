@@ -37,7 +37,7 @@ def span(name: str, **changes: object) -> Span:
     return msgspec.structs.replace(Span(name, bytes(15) + b"\1", 1, None, "", 0, 1, 2), **changes)
 
 
-def test_spans_that_a_job_forges_spoil_no_others(receiver: Receiver) -> None:
+def test_spans_that_a_job_forges_spoil_no_others(receiver):
     forged = [
         span("too many bits", span_id=2**63, attributes={"n": 2**64 - 1}),
         span("no such kind", kind=77),
@@ -64,14 +64,12 @@ def test_spans_that_a_job_forges_spoil_no_others(receiver: Receiver) -> None:
     ],
     ids=["spans", "numbers", "lists", "attributes", "events"],
 )
-def test_spans_that_take_far_more_memory_than_they_have_bytes_are_refused(
-    forged: list[Span], receiver: Receiver
-) -> None:
+def test_spans_that_take_far_more_memory_than_they_have_bytes_are_refused(forged, receiver):
     Otlp().send([msgspec.msgpack.encode(forged), msgspec.msgpack.encode([span("of another job")])])
     assert [one.name for one in receiver.spans()] == ["of another job"]
 
 
-def test_a_job_with_too_many_spans_takes_no_room_from_attempts(receiver: Receiver) -> None:
+def test_a_job_with_too_many_spans_takes_no_room_from_attempts(receiver):
     receiver.silent.set()
     tracing, job = Tracing(), claimed()
     for _ in range(2 * background.MOST):
@@ -82,7 +80,7 @@ def test_a_job_with_too_many_spans_takes_no_room_from_attempts(receiver: Receive
     tracing.close(0)
 
 
-def test_a_portion_has_a_limit_of_bytes() -> None:
+def test_a_portion_has_a_limit_of_bytes():
     sent: list[list[int]] = []
     one: Background[int] = Background("numbers", sent.append, size=lambda number: number)
     half = background.PORTION_BYTES // 2
@@ -91,7 +89,7 @@ def test_a_portion_has_a_limit_of_bytes() -> None:
     assert sent == [[2 * half + 1], [half, half], [1, 1]]
 
 
-def test_a_receiver_that_does_not_answer_delays_nothing(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_does_not_answer_delays_nothing(receiver, caplog):
     receiver.silent.set()
     tracing = Tracing()
     for _ in range(background.MOST):
@@ -106,7 +104,7 @@ def test_a_receiver_that_does_not_answer_delays_nothing(receiver: Receiver, capl
     assert time.monotonic() - began < 10
 
 
-def test_things_are_sent_in_order_and_an_error_costs_only_its_portion(caplog: pytest.LogCaptureFixture) -> None:
+def test_things_are_sent_in_order_and_an_error_costs_only_its_portion(caplog):
     sent: list[list[int]] = []
 
     def send(things: list[int]) -> None:
@@ -135,7 +133,7 @@ def test_things_are_sent_in_order_and_an_error_costs_only_its_portion(caplog: py
         None,
     ],
 )
-def test_a_job_without_a_valid_context_has_a_trace_of_its_own(options: bytes | None, receiver: Receiver) -> None:
+def test_a_job_without_a_valid_context_has_a_trace_of_its_own(options, receiver):
     job, tracing = claimed(options), Tracing()
     parent, state = tracing.begin(job)
     assert (parent[3:35], state) == (f"{contexts.trace_of(job.id):032x}", "")
@@ -152,12 +150,12 @@ def test_a_job_without_a_valid_context_has_a_trace_of_its_own(options: bytes | N
     ],
     ids=["valid", "another line", "huge", "empty"],
 )
-def test_a_state_that_is_not_valid_is_left_out(written: str, read: str) -> None:
+def test_a_state_that_is_not_valid_is_left_out(written, read):
     options = msgspec.json.encode({"traceparent": PARENT, "tracestate": written})
     assert contexts.carried_by(options) == contexts.parse(PARENT, read)
 
 
-def test_a_context_goes_from_the_options_of_a_job_to_its_span() -> None:
+def test_a_context_goes_from_the_options_of_a_job_to_its_span():
     parent = contexts.carried_by(b'{"timeout_s":3,"traceparent":"%s","tracestate":"a=b"}' % PARENT.encode())
     assert parent
     assert contexts.headers(parent) == (PARENT, "a=b")
