@@ -86,7 +86,7 @@ class Forked:
 
 def plain(environ: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
     """The variables that an interpreter or a library may read when it starts. Those of outlive are read later."""
-    later = ("OUTLIVE_", "PYTEST_", "PYTHONPATH", "TESTED_")
+    later = ("OUTLIVE_", "PYTEST_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TESTED_")
     return {name: value for name, value in environ.items() if not name.startswith(later)}
 
 

@@ -54,6 +54,8 @@ class Worker:
     ) -> None:
         self._log = log
         environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}"}
+        if folder != ROOT:  # A test may change a module within a second, and Python would not see that it is new.
+            environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ |= {"OUTLIVE_DATABASE_URL": database_url} if database_url else {}
         environ |= {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
         words = ["worker", target, "--slots", str(slots)]
