@@ -10,7 +10,7 @@ from outlive.statement import Statement
 PER_LENGTH_BYTES = 1000
 
 
-def test_columns_of_many_lengths_leave_no_memory_behind() -> None:
+def test_columns_of_many_lengths_leave_no_memory_behind():
     """A worker ends a different number of jobs with each statement. `struct` keeps every format that it is given."""
     lengths = range(950, 1000)
     tracemalloc.start()

@@ -6,7 +6,7 @@ import contextlib
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.errors import EmbeddedError
 from outlive.statement import Statement
 from outlive.worker.loops import forever
@@ -15,9 +15,7 @@ from tests.driving.databases import end_sessions
 from tests.waiting import eventually
 
 
-def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
-    database_url: str, connection: db.Connection
-) -> None:
+def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(database_url, queue):
     """A service that gets over broken connections would go on, and its worker would never stop."""
 
     async def stop_a_service() -> None:
@@ -30,7 +28,7 @@ def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
 
         service = asyncio.create_task(forever("sleep", sleep))
         sleeping = "select count(*) = 1 from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active'"
-        await asyncio.to_thread(eventually, lambda: connection.execute(sleeping).fetchone() == (True,))
+        await asyncio.to_thread(eventually, lambda: queue.execute(sleeping).fetchone() == (True,))
         service.cancel()
         session.hang_up()
         _, late = await asyncio.wait([service], timeout=20)
@@ -40,18 +38,16 @@ def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
     asyncio.run(stop_a_service())
 
 
-def test_a_session_that_became_read_only_is_replaced_after_one_failure(
-    database_url: str, connection: db.Connection
-) -> None:
+def test_a_session_that_became_read_only_is_replaced_after_one_failure(database_url, queue):
     """A connection from the last moment of a read-only spell stays read-only: each failure on it costs a pause."""
-    name = connection.info.dbname
+    name = queue.info.dbname
     write = Statement("write", b"delete from outlive.awaited", (), lambda rows: None)
 
     async def write_after_a_spell_of_read_only() -> None:
         session = Session(database_url)
-        connection.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+        queue.execute(f"alter database {name} set default_transaction_read_only = on".encode())
         await session.connect()
-        connection.execute(f"alter database {name} reset default_transaction_read_only".encode())
+        queue.execute(f"alter database {name} reset default_transaction_read_only".encode())
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             await session.run(write)
         await session.run(write)
@@ -60,7 +56,7 @@ def test_a_session_that_became_read_only_is_replaced_after_one_failure(
     asyncio.run(write_after_a_spell_of_read_only())
 
 
-def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
+def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again():
     runs, begun = 0, asyncio.Event()
 
     async def miss() -> None:
@@ -80,7 +76,7 @@ def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
     assert runs == 1
 
 
-def test_an_error_that_says_what_to_do_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_that_says_what_to_do_is_logged_without_a_traceback(caplog):
     async def run() -> None:
         again = asyncio.Event()
 
@@ -100,16 +96,14 @@ def test_an_error_that_says_what_to_do_is_logged_without_a_traceback(caplog: pyt
     assert (first.levelname, first.exc_info) == ("WARNING", None)
 
 
-def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(
-    database_url: str, connection: db.Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(database_url, queue, caplog):
     caplog.set_level("INFO", logger="outlive.worker")
 
     async def lose_two() -> None:
         sessions = [Session(database_url), Session(database_url)]
         for session in sessions:
             await session.run(store.clock())
-        await asyncio.to_thread(end_sessions, connection)
+        await asyncio.to_thread(end_sessions, queue)
         for session in sessions:
             with pytest.raises(psycopg.OperationalError):
                 await session.run(store.clock())
@@ -122,7 +116,7 @@ def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(
     assert "terminating connection" in line.getMessage()
 
 
-def test_an_outage_names_the_database_without_the_password(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_names_the_database_without_the_password(caplog):
     async def try_twice() -> None:
         session = Session("postgresql://me:secret@localhost:1/shop")
         for _ in range(2):

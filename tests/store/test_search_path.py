@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 import outlive
 from outlive import config, db, migrate, search_path, store
 from tests.driving.databases import login, new_database
-from tests.driving.making import request, value
+from tests.driving.making import Queue, request, value
 
 # Each fits a call of ours better than the server's own function, which takes any type.
 _HOSTILE = """
@@ -61,7 +61,7 @@ def work(connection: psycopg.Connection[Any]) -> None:
     connection.execute("select outlive.cancel(array[gen_random_uuid()])")
 
 
-def test_every_function_of_the_schema_is_pinned_or_bound_when_it_is_made(database_url: str) -> None:
+def test_every_function_of_the_schema_is_pinned_or_bound_when_it_is_made(database_url):
     with psycopg.connect(database_url) as connection:
         unpinned = connection.execute(
             "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'outlive'::regnamespace"
@@ -71,7 +71,7 @@ def test_every_function_of_the_schema_is_pinned_or_bound_when_it_is_made(databas
     assert unpinned == []
 
 
-def test_a_login_that_may_only_enqueue_runs_nothing_as_a_caller_of_our_functions(hostile_url: str) -> None:
+def test_a_login_that_may_only_enqueue_runs_nothing_as_a_caller_of_our_functions(hostile_url):
     with as_worker(hostile_url) as url, psycopg.connect(url, autocommit=True) as careless:
         careless.execute("select count('x'::text)")
         assert value(careless, _STOLEN) == 1  # The trap works.
@@ -79,16 +79,16 @@ def test_a_login_that_may_only_enqueue_runs_nothing_as_a_caller_of_our_functions
         assert value(careless, _STOLEN) == 1
 
 
-def test_every_session_of_ours_is_pinned(hostile_url: str) -> None:
+def test_every_session_of_ours_is_pinned(hostile_url):
     with as_worker(hostile_url) as url:
         for purpose in PURPOSES:
-            with db.connect(url, purpose) as connection:
-                assert value(connection, "show search_path") == search_path.TRUSTED
+            with Queue.at(url, purpose) as connection:
+                assert connection.value("show search_path") == search_path.TRUSTED
                 connection.execute("select count('x'::text)")
-                assert value(connection, _STOLEN) == 0
+                assert connection.value(_STOLEN) == 0
 
 
-def test_async_sessions_are_pinned(hostile_url: str) -> None:
+def test_async_sessions_are_pinned(hostile_url):
     async def asked() -> object:
         async with await db.aconnect(hostile_url, db.SERVICE) as connection:
             return await (await connection.execute("show search_path")).fetchone()
@@ -99,20 +99,20 @@ def test_async_sessions_are_pinned(hostile_url: str) -> None:
 _COUNTING = db.Statement("counting", b"select count('x'::text)", (), lambda rows: rows[0][0])
 
 
-def test_behind_a_pooler_each_transaction_is_pinned_and_the_session_is_left_alone(hostile_url: str) -> None:
-    with as_worker(hostile_url) as url, db.connect(url) as connection:
+def test_behind_a_pooler_each_transaction_is_pinned_and_the_session_is_left_alone(hostile_url):
+    with as_worker(hostile_url) as url, Queue.at(url) as connection:
         connection.execute("reset search_path")
         connection.pooled = True  # As `connect` does it behind a pooler.
-        assert db.run(connection, _COUNTING) == 1
+        assert connection.run(_COUNTING) == 1
         assert db.run_all(connection, [_COUNTING, _COUNTING]) == [1, 1]
         with connection.transaction():
-            assert db.run(connection, _COUNTING) == 1
-        db.run(connection, store.enqueue([request()], max_args_bytes=100))
-        assert value(connection, _STOLEN) == 0
-        assert value(connection, "show search_path") == '"$user", public'
+            assert connection.run(_COUNTING) == 1
+        connection.run(store.enqueue([request()], max_args_bytes=100))
+        assert connection.value(_STOLEN) == 0
+        assert connection.value("show search_path") == '"$user", public'
 
 
-def test_behind_a_pooler_async_transactions_are_pinned_too(hostile_url: str) -> None:
+def test_behind_a_pooler_async_transactions_are_pinned_too(hostile_url):
     async def count() -> None:
         async with await db.aconnect(hostile_url) as connection:
             await connection.execute("reset search_path")
@@ -124,7 +124,7 @@ def test_behind_a_pooler_async_transactions_are_pinned_too(hostile_url: str) -> 
     asyncio.run(count())
 
 
-def test_a_caller_s_own_connection_runs_nothing_hostile(hostile_url: str) -> None:
+def test_a_caller_s_own_connection_runs_nothing_hostile(hostile_url):
     app = outlive.App()
     app.configure(config.load(flags={"database_url": hostile_url}))
 
@@ -141,13 +141,13 @@ def test_a_caller_s_own_connection_runs_nothing_hostile(hostile_url: str) -> Non
         assert value(mine, _STOLEN) == 0
 
 
-def test_a_migration_binds_names_to_the_server_s_own(server_url: str) -> None:
+def test_a_migration_binds_names_to_the_server_s_own(server_url):
     with new_database(server_url, template="template0") as url, psycopg.connect(url, autocommit=True) as admin:
         admin.execute("grant create on schema public to public")
         admin.execute(_HOSTILE)
         for pooled in (False, True):
             admin.execute("drop schema if exists outlive cascade")
-            with db.connect(url) as connection:
+            with Queue.at(url) as connection:
                 if pooled:
                     connection.execute("reset search_path")
                 connection.pooled = pooled

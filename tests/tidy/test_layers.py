@@ -78,7 +78,7 @@ def imported(name: str) -> str:
     return part if part in LEVEL else "__init__"
 
 
-def test_imports_only_go_down() -> None:
+def test_imports_only_go_down():
     assert {part_of(path) for path in modules()} <= LEVEL.keys()
     ours = [(place, mine, imported(name)) for place, mine, name, first in IMPORTS if first == "outlive"]
     none(f"{place}: {mine} imports {part}" for place, mine, part in ours if LEVEL[part] < LEVEL[mine])
@@ -86,7 +86,7 @@ def test_imports_only_go_down() -> None:
     none(f"{place}: child imports {part}" for place, mine, part in ours if mine == "child" and part in CLOSED_TO_JOBS)
 
 
-def test_no_modules_import_each_other_when_they_run() -> None:
+def test_no_modules_import_each_other_when_they_run():
     """Imports inside functions count. Those for types do not, nor does that of a module's own package."""
     paths = {".".join(("outlive", *path.relative_to(SOURCE).with_suffix("").parts)): path for path in modules()}
     known = {name.removesuffix(".__init__"): path for name, path in paths.items()}
@@ -104,16 +104,16 @@ def test_no_modules_import_each_other_when_they_run() -> None:
         none([" imports ".join(reversed(error.args[1]))])
 
 
-def test_outlive_imports_nothing_of_the_laboratory() -> None:
+def test_outlive_imports_nothing_of_the_laboratory():
     none(place for place, _, _, first in IMPORTS if first == "outlive_lab")
 
 
-def test_the_ground_layer_needs_nothing_but_the_standard_library_and_msgspec() -> None:
+def test_the_ground_layer_needs_nothing_but_the_standard_library_and_msgspec():
     known = {"outlive", "msgspec", *sys.stdlib_module_names}
     none(place for place, mine, _, first in IMPORTS if LEVEL[mine] == GROUND and first not in known)
 
 
-def test_the_embedded_server_needs_nothing_but_the_standard_library_and_our_errors() -> None:
+def test_the_embedded_server_needs_nothing_but_the_standard_library_and_our_errors():
     theirs = [(place, name, first) for place, mine, name, first in IMPORTS if mine == "embedded"]
     foreign = [(place, name) for place, name, first in theirs if first not in sys.stdlib_module_names]
     none(place for place, name in foreign if not f"{name}.".startswith(("outlive.errors.", "outlive.embedded.")))

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Claimed, Ended, Turn
 from outlive.statement import Statement
 from outlive.states import Outcome
@@ -17,23 +17,24 @@ from outlive_lab.gameday import checker, jobs, tables
 from outlive_lab.gameday.history import Answer, Ask, Fault, History, Kind
 from outlive_lab.gameday.options import Bounds
 from tests.driving import making
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 T = TypeVar("T")
 
 TASK = jobs.pay.name
-Connect = Callable[[], db.Connection]
+Connect = Callable[[], Queue]
 
 
 class Worker:
     """A worker in a few lines: it claims, does what the game's jobs do, and reports."""
 
-    def __init__(self, connection: db.Connection, name: str) -> None:
-        self.connection, self.name, self.id = connection, name, uuid4()
-        making.register_worker(connection, self.id, name=name)
+    def __init__(self, queue: Queue, name: str) -> None:
+        self.connection, self.name, self.id = queue, name, uuid4()
+        queue.register_worker(self.id, name=name)
 
     def claim(self, *, lease_s: float = 300.0) -> Claimed:
-        [claimed] = making.claim(self.connection, [making.lane(TASK)], worker=self.id, limit=1, lease_s=lease_s)
+        [claimed] = self.connection.claim([making.lane(TASK)], worker=self.id, limit=1, lease_s=lease_s)
         self.connection.execute("insert into outlive_gameday.starts values (%s, 1, %s)", [claimed.token, claimed.id])
         return claimed
 
@@ -48,7 +49,7 @@ class Worker:
 
     def report(self, end: Ended) -> list[int]:
         """The tokens that were stale."""
-        return db.run(self.connection, self.ending(end)).stale
+        return self.connection.run(self.ending(end)).stale
 
     def ending(self, end: Ended) -> Statement[Turn]:
         return store.end_and_claim(self.id, [end])
@@ -104,12 +105,12 @@ class Play:
         self.connection = connect()
         self.history = History()
         tables.make(self.connection, force=False)
-        db.run(self.connection, store.register_tasks([making.limits(TASK, max_losses=None)]))
+        self.connection.run(store.register_tasks([making.limits(TASK, max_losses=None)]))
 
     def worker(self, name: str, kind: type[Worker] = Worker) -> Worker:
         return kind(self.connect(), f"gameday-{name}")
 
-    def ask(self, connection: db.Connection | None = None) -> UUID:
+    def ask(self, connection: Queue | None = None) -> UUID:
         id = making.make(connection or self.connection, TASK)
         self.history.asks.append(Ask(id, Answer.OK))
         return id
@@ -123,7 +124,7 @@ class Play:
         self.ask()
         first = worker.claim(lease_s=0.0)
         self.kill(worker)
-        assert db.run(self.connection, store.expire())
+        assert self.connection.run(store.expire())
         return first
 
     def broken(self) -> set[str]:
@@ -136,7 +137,7 @@ def play(connect: Connect) -> Play:
     return Play(connect)
 
 
-def test_without_a_bug_nothing_is_found(play: Play) -> None:
+def test_without_a_bug_nothing_is_found(play):
     dead, alive = play.worker("dead"), play.worker("alive")
     first = play.lose_one(dead)
     again = alive.claim()
@@ -147,7 +148,7 @@ def test_without_a_bug_nothing_is_found(play: Play) -> None:
     assert play.broken() == set()
 
 
-def test_a_completion_without_its_token_is_caught(play: Play) -> None:
+def test_a_completion_without_its_token_is_caught(play):
     dead, alive = play.worker("dead", CompletingByJob), play.worker("alive")
     first = play.lose_one(dead)
     alive.claim()
@@ -155,7 +156,7 @@ def test_a_completion_without_its_token_is_caught(play: Play) -> None:
     assert play.broken() == {"stale effect", "effect missing"}
 
 
-def test_an_end_without_its_token_is_caught(play: Play) -> None:
+def test_an_end_without_its_token_is_caught(play):
     """The report of a worker that was given up ends the attempt that another one runs."""
     dead, alive = play.worker("dead", EndingByJob), play.worker("alive")
     first = play.lose_one(dead)
@@ -166,7 +167,7 @@ def test_an_end_without_its_token_is_caught(play: Play) -> None:
     assert play.broken() == {"effect missing"}
 
 
-def test_an_end_that_is_written_in_spite_of_the_fence_is_caught(play: Play) -> None:
+def test_an_end_that_is_written_in_spite_of_the_fence_is_caught(play):
     dead, alive = play.worker("dead", Insisting), play.worker("alive")
     first = play.lose_one(dead)
     alive.complete(alive.claim())
@@ -174,22 +175,22 @@ def test_an_end_that_is_written_in_spite_of_the_fence_is_caught(play: Play) -> N
     assert play.broken() >= {"finished twice"}
 
 
-def test_reaping_by_id_is_caught(play: Play) -> None:
+def test_reaping_by_id_is_caught(play):
     """A sweep finds the first attempt, is slow, and ends what runs of that job by then."""
     dead, alive, sweeper = play.worker("dead"), play.worker("alive"), play.connect()
     play.ask()
     first = dead.claim(lease_s=0.0)
     play.kill(dead)
-    [overdue] = making.values(sweeper, "select id from outlive.running where lease_until < outlive.now()")
-    assert db.run(play.connection, store.expire())
+    [overdue] = sweeper.values("select id from outlive.running where lease_until < outlive.now()")
+    assert play.connection.run(store.expire())
     alive.claim()
     assert overdue == first.id
-    assert db.run(sweeper, changed(store.expire(), "r.lease_until < ", f"r.id = '{overdue}' or r.lease_until < "))
+    assert sweeper.run(changed(store.expire(), "r.lease_until < ", f"r.id = '{overdue}' or r.lease_until < "))
     alive.complete(alive.claim())
     assert play.broken() == {"given up wrongly", "innocent charged"}
 
 
-def test_an_acknowledgement_before_the_commit_is_caught(play: Play) -> None:
+def test_an_acknowledgement_before_the_commit_is_caught(play):
     """The client says yes while its transaction is open, and then its session is killed."""
     client = play.connect()
     client.execute("begin")
@@ -201,46 +202,46 @@ def test_an_acknowledgement_before_the_commit_is_caught(play: Play) -> None:
     assert play.broken() == {"lost"}
 
 
-def sessions(connection: db.Connection, pid: int) -> int:
-    return int(making.value(connection, "select count(*) from pg_stat_activity where pid = %s", pid))
+def sessions(queue: Queue, pid: int) -> int:
+    return int(queue.value("select count(*) from pg_stat_activity where pid = %s", pid))
 
 
-def test_a_verdict_from_the_session_alone_is_caught(play: Play) -> None:
+def test_a_verdict_from_the_session_alone_is_caught(play):
     """The worker's session is gone, as after a crash of Postgres: a reaper that looks only once gives it up at once,
     while it comes back."""
     alive, session, reaper = play.worker("alive"), play.connect(), play.connect()
-    assert db.run(session, store.show_life(alive.id, 17))
+    assert session.run(store.show_life(alive.id, 17))
     play.ask()
     alive.claim()
     play.connection.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
     play.history.outages.append((0.0, 1.0))
-    eventually(lambda: alive.id in db.run(reaper, store.absent(None)), within_s=10)
-    absent = db.run(reaper, store.absent(None))
+    eventually(lambda: alive.id in reaper.run(store.absent(None)), within_s=10)
+    absent = reaper.run(store.absent(None))
     reaper.execute("update outlive.workers set state = 'dead' where id = any(%s)", [list(absent)])
-    assert db.run(reaper, store.reap())
+    assert reaper.run(store.reap())
     back = play.worker("back")
     back.complete(back.claim())
     assert play.broken() == {"given up wrongly", "innocent charged"}
 
 
-def test_a_loss_that_is_counted_twice_is_caught(play: Play) -> None:
+def test_a_loss_that_is_counted_twice_is_caught(play):
     """Two sweeps find the same attempt; the second one does not end it any more, and counts it all the same."""
     dead, alive, sweeps = play.worker("dead"), play.worker("alive"), [play.connect(), play.connect()]
     play.ask()
     dead.claim(lease_s=0.0)
     play.kill(dead)
-    found = [making.values(one, "select id from outlive.running where lease_until < outlive.now()") for one in sweeps]
+    found = [one.values("select id from outlive.running where lease_until < outlive.now()") for one in sweeps]
     for sweep, ids in zip(sweeps, found, strict=True):
-        if not db.run(sweep, store.expire()):
+        if not sweep.run(store.expire()):
             sweep.execute("update outlive.waiting set losses = losses + 1 where id = any(%s)", [ids])
     alive.complete(alive.claim())
     assert play.broken() == {"miscounted"}
 
 
-def test_a_retry_that_forgets_the_job_is_caught(play: Play) -> None:
+def test_a_retry_that_forgets_the_job_is_caught(play):
     """outlive.settle as it would be if it knew only jobs that are pending again, and not those to be retried."""
-    [text] = making.values(
-        play.connection, "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'outlive.settle'"
+    [text] = play.connection.values(
+        "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'outlive.settle'"
     )
     again = "v.state in ('pending', 'retryable')"
     assert text.count(again) == 1, "outlive.settle does not read like that any more"
@@ -252,7 +253,7 @@ def test_a_retry_that_forgets_the_job_is_caught(play: Play) -> None:
     assert play.broken() == {"lost"}
 
 
-def test_a_completion_waits_before_it_is_written_whichever_cursor_sends_it(database_url: str) -> None:
+def test_a_completion_waits_before_it_is_written_whichever_cursor_sends_it(database_url):
     with jobs.Connection.connect(database_url, autocommit=True) as connection:
         connection.pause_s = 0.001
         psycopg.RawCursor(connection).execute("select")
