@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 import outlive
-from outlive import job_gateway, kernel
+from outlive import job_gateway, linux
 from outlive.child.channel import Channel
 from outlive.protocol import Call, Done, Frame, Progress, encode_frame
 from outlive.states import Outcome
@@ -227,8 +227,8 @@ def kill_every_zygote() -> None:
     zygote = parent_of(os.getppid())
     supervisor = parent_of(zygote)
     while True:
-        for pid in kernel.children_of(supervisor):
-            if kernel.has_executed(pid) and b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline"):
+        for pid in linux.children_of(supervisor):
+            if linux.has_executed(pid) and b"outlive.child.zygote" in linux.read(f"/proc/{pid}/cmdline"):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 

@@ -15,7 +15,7 @@ import numpy
 import numpy.random  # Loaded only when it is asked for: in the job, it would be new there.
 
 import outlive
-from outlive import kernel
+from outlive import linux
 from tests.faults import app
 from tests.waiting import eventually
 
@@ -54,7 +54,7 @@ def browse(profile: str, then: str) -> None:
         return Path(profile, "DevToolsActivePort").exists()
 
     eventually(there, within_s=30)
-    Path(profile + ".pids").write_text(" ".join(map(str, kernel.descendants_of(os.getpid()))))
+    Path(profile + ".pids").write_text(" ".join(map(str, linux.descendants_of(os.getpid()))))
     Path(profile + ".pids").rename(profile + ".opened")
     match then:
         case "return":

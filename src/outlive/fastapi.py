@@ -13,7 +13,7 @@ from outlive.client.task import Task, expect_task
 from outlive.errors import ConfigError
 
 if TYPE_CHECKING:
-    from outlive.callers import AsyncConnection, SyncConnection
+    from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.dashboard.site import Site
 
 P = ParamSpec("P")

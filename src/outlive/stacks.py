@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from outlive.wording import counted, innermost, plain
+from outlive.humanize import counted, innermost, plain
 
 MOST_FRAMES = 60
 MOST_LINES = 400

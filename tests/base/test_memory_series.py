@@ -4,7 +4,7 @@ import msgspec
 
 from outlive.model import MemoryCourse
 from outlive.states import Outcome
-from outlive.worker.memory import LONG_S, MOST_POINTS, MemorySeries
+from outlive.worker.limits.memory import LONG_S, MOST_POINTS, MemorySeries
 
 
 def course(series: MemorySeries, outcome: Outcome = Outcome.CRASHED, took_s: float = 1.0) -> MemoryCourse | None:

@@ -2,7 +2,7 @@
 
 import time
 
-from outlive.worker.running_time import GAP_S, RunningTime
+from outlive.worker.limits.running_time import GAP_S, RunningTime
 
 
 def test_a_moment_after_a_busy_stretch_does_not_lie_before_it():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive import kernel
+from outlive import linux
 from tests.driving.commands import Cli, ended
 from tests.waiting import eventually
 
@@ -17,7 +17,7 @@ def home_of(demo: subprocess.Popen[str]) -> Path:
     """The folder of this demo, and of no other that runs on this machine: a process below it works there."""
 
     def found() -> Path | None:
-        for pid in kernel.descendants_of(demo.pid):
+        for pid in linux.descendants_of(demo.pid):
             with contextlib.suppress(OSError):
                 folder = Path(f"/proc/{pid}/cwd").readlink()
                 for path in (folder, *folder.parents):

@@ -12,10 +12,10 @@ from psycopg.conninfo import make_conninfo
 from outlive import program, store
 from outlive.cli import doctor
 from outlive.errors import JobFailed
+from outlive.humanize import RESTART
 from outlive.model import Schedule, SourceLimits
 from outlive.operations.findings import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from outlive.states import Outcome, State
-from outlive.wording import RESTART
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
 from tests.driving.making import WORKER

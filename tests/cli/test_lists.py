@@ -8,10 +8,10 @@ import pytest
 
 from outlive import store
 from outlive.errors import GONE
+from outlive.humanize import innermost
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
-from outlive.wording import innermost
 from tests.driving.making import KILLED, WORKER, links
 
 SHOW_KEYS = (

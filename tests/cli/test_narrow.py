@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from outlive import store
+from outlive.humanize import short_id
 from outlive.model import MemoryCourse, new_job_id
 from outlive.states import Outcome
-from outlive.wording import short_id
 from tests.driving.commands import Cli
 
 WIDTH = 80

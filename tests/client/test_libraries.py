@@ -235,7 +235,7 @@ def test_a_connection_to_another_kind_of_database_is_refused(app):
 
 
 def test_no_library_is_imported_that_the_caller_does_not_use():
-    code = "import sys, outlive, outlive.callers; outlive.App(); print(*sys.modules)"
+    code = "import sys, outlive, outlive.caller_connections; outlive.App(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )

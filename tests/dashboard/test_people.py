@@ -15,7 +15,7 @@ from outlive.dashboard.people import AGAIN_S, People, Person
 from outlive.dashboard.proxy import USER, Proxy
 from outlive.errors import ConfigError, DatabaseBusy
 from outlive.statement import Statement
-from outlive.store.building import Table
+from outlive.store.statements import Table
 from tests.dashboard.asking import OPERATOR, VIEWER, Browser, Dashboard
 from tests.driving.commands import Cli
 from tests.driving.databases import session

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outlive.worker.schedules import Schedules
+from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.session import Session
 
 SECOND = timedelta(seconds=1)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from outlive import kernel
+from outlive import linux
 from tests.driving.forking import Forked, Server, plain
 from tests.waiting import eventually
 
@@ -90,29 +90,29 @@ class Worker:
 
     def zygotes(self) -> list[int]:
         """The zygotes: one, except for a moment while one replaces another."""
-        return [pid for pid in self._forking() if kernel.has_executed(pid)]
+        return [pid for pid in self._forking() if linux.has_executed(pid)]
 
     def zygote(self) -> int:
         return eventually(self.zygotes)[0]
 
     def parents(self) -> list[int]:
         """The processes below the zygotes: each forks the children of one slot."""
-        below = [parent for zygote in self.zygotes() for parent in kernel.children_of(zygote)]
+        below = [parent for zygote in self.zygotes() for parent in linux.children_of(zygote)]
         return below + self.orphaned_parents()
 
     def orphaned_parents(self) -> list[int]:
         """Parents that have outlived their zygote."""
-        return [pid for pid in self._forking() if not kernel.has_executed(pid)]
+        return [pid for pid in self._forking() if not linux.has_executed(pid)]
 
     def _forking(self) -> list[int]:
-        return [pid for pid in kernel.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid)]
+        return [pid for pid in linux.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid)]
 
     def children(self) -> list[int]:
-        return [child for parent in self.parents() for child in kernel.children_of(parent)]
+        return [child for parent in self.parents() for child in linux.children_of(parent)]
 
     def tree(self) -> list[int]:
         """All processes below the supervisor."""
-        return kernel.descendants_of(self.pid)
+        return linux.descendants_of(self.pid)
 
     def peak_bytes(self) -> int:
         """The most memory that the supervisor has had."""
@@ -139,7 +139,7 @@ class Worker:
         below = [*self.children(), *self.parents(), self.zygote()]
         freeze([self.pid, *below])
         for pid in below:
-            kernel.kill(pid, signal.SIGKILL)
+            linux.kill(pid, signal.SIGKILL)
         self.kill()
 
 
@@ -173,7 +173,7 @@ def freeze(pids: Sequence[int]) -> None:
     A child may end before it is stopped.
     """
     for pid in pids:
-        kernel.kill(pid, signal.SIGSTOP)
+        linux.kill(pid, signal.SIGSTOP)
     eventually(lambda: not any(alive(pid) and not stopped(pid) for pid in pids), what=f"they stand still: {pids}")
 
 

@@ -26,7 +26,7 @@ import pytest
 
 from outlive import State, config, db, embedded, migrate
 from outlive.states import Outcome
-from outlive.worker import alerts
+from outlive.worker.reporting import alerts
 from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, number_in, outcomes

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import State, kernel, store
+from outlive import State, linux, store
 from outlive.states import Outcome
 from tests import faults
 from tests.driving import pages
@@ -113,7 +113,7 @@ def test_a_worker_in_node_is_killed_and_its_jobs_run_in_python_within_seconds(
 
     start(slots=2)
     assert [job.status() for job in held] == [State.RUNNING] * 3
-    children = kernel.children_of(node.process.pid)
+    children = linux.children_of(node.process.pid)
     assert len(children) == 3
     node.kill()
     assert [finished(job, within_s=8) for job in held] == [State.SUCCEEDED] * 3

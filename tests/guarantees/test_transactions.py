@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from outlive import Job, State, config
-from outlive.kernel import kill
+from outlive.linux import kill
 from tests.django.projects import environment
 from tests.driving.jobs import attempts, finished
 from tests.driving.libraries import LIBRARIES

@@ -24,7 +24,7 @@ import outlive
 from outlive.dashboard import asgi
 from outlive.errors import AppNotFound
 from outlive.fastapi import AsyncEnqueue, Enqueue, in_async_session, in_session, lifespan
-from outlive.worker.zygote_handle import ZygoteHandle
+from outlive.worker.processes.zygote_handle import ZygoteHandle
 from tests.driving import pages
 from tests.waiting import eventually
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from outlive import kernel, migrate
+from outlive import linux, migrate
 from outlive.embedded import binaries, places
 from tests.driving.making import Queue
 from tests.driving.workers import all_gone
@@ -127,7 +127,7 @@ class Server:
     def stop(self, number: int = signal.SIGQUIT) -> None:
         """Stop the server: fast with SIGINT, immediately with SIGQUIT, and without its knowledge with SIGKILL."""
         if self.process is not None:
-            below = kernel.descendants_of(self.pid)
+            below = linux.descendants_of(self.pid)
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(number)
             self.process.wait(30)
@@ -138,7 +138,7 @@ class Server:
             all_gone(below, within_s=10, what="no process of the server is left")
 
     def tree(self) -> list[int]:
-        return [self.pid, *kernel.descendants_of(self.pid)]
+        return [self.pid, *linux.descendants_of(self.pid)]
 
     def ask(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
         """Run a query on a new connection, because an older one may not survive the test."""

@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import config, embedded, kernel
+from outlive import config, embedded, linux
 from outlive.states import State
 from outlive_lab.bench.stock import Stock
 from tests import faults
@@ -379,7 +379,7 @@ def test_any_two_faults_at_once_lose_nothing(server, start, rounds):
         workers.append(start(slots=2, wait=False, **SHORT))
 
     def kill_zygote() -> None:
-        for pid in kernel.children_of(workers[-1].pid)[:1]:
+        for pid in linux.children_of(workers[-1].pid)[:1]:
             os.kill(pid, signal.SIGKILL)
 
     def freeze_worker() -> None:
@@ -389,7 +389,7 @@ def test_any_two_faults_at_once_lose_nothing(server, start, rounds):
         os.kill(workers[0].pid, signal.SIGCONT)
 
     def kill_backend() -> None:
-        backends = kernel.children_of(server.pid)
+        backends = linux.children_of(server.pid)
         os.kill(chance.choice(backends), signal.SIGKILL)
 
     def restart_server() -> None:

@@ -15,8 +15,8 @@ import pytest
 from outlive import db
 from outlive.config import Config
 from outlive.pytest.clock import Clock as ReplacedClock
-from outlive.worker.alerts import Alerts
-from outlive.worker.reaper import Reaper
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.session import Session
 from tests import faults
 from tests.driving import making

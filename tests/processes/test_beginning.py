@@ -9,7 +9,7 @@ from threading import Timer
 import pytest
 
 import outlive
-from outlive import kernel
+from outlive import linux
 from outlive.states import State
 from tests import faults
 from tests.driving.making import Queue
@@ -68,7 +68,7 @@ def frozen_children(worker: Worker, slots: int) -> Iterator[list[int]]:
         os.kill(pid, signal.SIGSTOP)
     yield children
     for pid in children:
-        kernel.kill(pid, signal.SIGCONT)
+        linux.kill(pid, signal.SIGCONT)
 
 
 def test_jobs_given_to_children_that_die_idle_are_not_blamed(start, queue, tmp_path):
@@ -77,7 +77,7 @@ def test_jobs_given_to_children_that_die_idle_are_not_blamed(start, queue, tmp_p
         jobs = [faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)]
         eventually(lambda: queue.count("running") == 2)
         for pid in children:
-            kernel.kill(pid)
+            linux.kill(pid)
         all_succeeded(jobs)
     assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(queue)} == {(0, 0, 0)}
 

@@ -15,7 +15,7 @@ import pytest
 from outlive.client.job import Job
 from outlive.model import Attempt
 from outlive.states import Outcome, State
-from outlive.worker import cgroups
+from outlive.worker.limits import cgroups
 from tests import faults
 from tests.driving.jobs import attempts, begun, finished, number_in
 from tests.driving.making import Queue
@@ -238,7 +238,7 @@ def test_the_doctor_says_which_way_is_in_force(group, database_url):
 
 DELEGATE = """
 import ctypes, os, subprocess, uuid
-from outlive.worker import cgroups
+from outlive.worker.limits import cgroups
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import kernel
+from outlive import linux
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.databases import end_sessions
@@ -189,7 +189,7 @@ def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(st
     os.kill(worker.zygote(), signal.SIGKILL)
     worker.says("the zygote died", within_s=20)
     children = {
-        job.id: next(pid for pid in worker.children() if orphans[1] in kernel.descendants_of(pid))
+        job.id: next(pid for pid in worker.children() if orphans[1] in linux.descendants_of(pid))
         for job, orphans in zip(jobs, below, strict=True)
     }
     os.kill(children[jobs[0].id], signal.SIGKILL)
@@ -366,11 +366,11 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start, tmp_path):
     if os.spawnvp(os.P_WAIT, within[0], [*within, "true"]) != 0:
         pytest.skip("no PID namespace can be made here")
     worker = start(within=within)
-    (init,) = kernel.children_of(worker.pid)
+    (init,) = linux.children_of(worker.pid)
     faults.leave_grandchildren.enqueue(str(tmp_path / "grandchild")).result(timeout=20)
     faults.kill_parent.using(max_crashes=1).enqueue()
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
-    eventually(lambda: all(alive(pid) for pid in kernel.descendants_of(init)), what="no zombie is left")
+    eventually(lambda: all(alive(pid) for pid in linux.descendants_of(init)), what="no zombie is left")
     os.kill(init, signal.SIGTERM)
     assert worker.process.wait(20) == 0
     assert "stopped" in worker.log()
@@ -406,7 +406,7 @@ def test_a_job_claimed_and_not_begun_is_given_back(start, queue, tmp_path):
 def signal_all(pids: list[int], *numbers: int) -> None:
     for pid in pids:
         for number in numbers:
-            kernel.kill(pid, number)
+            linux.kill(pid, number)
 
 
 @pytest.mark.fault(21)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import kernel, store
+from outlive import linux, store
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from tests import guests
@@ -105,7 +105,7 @@ def test_a_browser_is_gone_with_a_job_that_ends_before_it(worker, queue, profile
     job = guests.browse.using(stall=0.5 if then == "stall" else 60).enqueue(profile, then)
     pids = opened(profile)
     if then == "be killed":
-        kill([child for child in worker.children() if set(pids) & set(kernel.descendants_of(child))])
+        kill([child for child in worker.children() if set(pids) & set(linux.descendants_of(child))])
     elif then == "be cancelled":
         job.cancel()
     assert only_attempt(queue, job).outcome is outcome

@@ -9,10 +9,10 @@ import pytest
 
 from outlive import statement, store
 from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
-from outlive.worker import job_calls
-from outlive.worker.children import Child
-from outlive.worker.job_calls import JobCalls
-from outlive.worker.zygote_handle import Parent
+from outlive.worker.attempts import job_calls
+from outlive.worker.attempts.job_calls import JobCalls
+from outlive.worker.processes.children import Child
+from outlive.worker.processes.zygote_handle import Parent
 from tests.driving.making import Connect, Queue, request
 
 LOCKED = "theirs"

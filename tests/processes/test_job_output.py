@@ -8,7 +8,7 @@ import pytest
 from outlive import logs, output
 from outlive.model import Claimed
 from outlive.protocol import MARK
-from outlive.worker.job_output import LOGGED_LINES, MAX_LINE_BYTES, TAIL_BYTES, JobOutput
+from outlive.worker.processes.job_output import LOGGED_LINES, MAX_LINE_BYTES, TAIL_BYTES, JobOutput
 from tests.driving.making import NOON, new_worker
 
 

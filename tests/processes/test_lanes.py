@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from outlive.model import Claimed, Lane, LaneState, Sourced
-from outlive.worker.lanes import NEEDS_SLOT, SATED, SLACK, LaneKey, Lanes
+from outlive.worker.claiming.lanes import NEEDS_SLOT, SATED, SLACK, LaneKey, Lanes
 from tests import faults
 from tests.waiting import eventually
 

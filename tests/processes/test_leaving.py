@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from outlive import kernel
+from outlive import linux
 from tests import faults
 from tests.driving.jobs import number_in
 from tests.driving.workers import alive, all_gone, cmdline, stopped
@@ -82,7 +82,7 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start, tmp
 
 def test_a_process_started_by_the_script_that_became_the_worker_stays(start):
     worker = start(slots=1, within=["sh", "-c", 'sleep 300 & exec "$@"', "sh"])
-    (older,) = [pid for pid in kernel.children_of(worker.pid) if b"sleep" in cmdline(pid)]
+    (older,) = [pid for pid in linux.children_of(worker.pid) if b"sleep" in cmdline(pid)]
     zygote = worker.zygote()
     os.kill(zygote, signal.SIGKILL)
     worker.says("the zygote died")

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from outlive import kernel
-from outlive.worker import memory
-from outlive.worker.memory import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
+from outlive import linux
+from outlive.worker.limits import memory
+from outlive.worker.limits.memory import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
 from tests.waiting import aeventually, eventually
 
 MANY = 3 * PROCESSES
@@ -56,11 +56,11 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """The files of /proc that are read, with the thread that reads them."""
     found: list[tuple[int, str]] = []
 
-    def noted(path: str, read: Callable[[str], bytes] = kernel.read) -> bytes:
+    def noted(path: str, read: Callable[[str], bytes] = linux.read) -> bytes:
         found.append((threading.get_ident(), path))
         return read(path)
 
-    monkeypatch.setattr(kernel, "read", noted)
+    monkeypatch.setattr(linux, "read", noted)
     return found
 
 
@@ -80,7 +80,7 @@ def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
             files_read.clear()
             whole = survey.look()
             assert len(files_read) <= 2 * PROCESSES + THREADS
-    each = [memory.resident_bytes(pid) for pid in (root, *kernel.descendants_of(root))]
+    each = [memory.resident_bytes(pid) for pid in (root, *linux.descendants_of(root))]
     assert len(each) == MANY + 1
     assert survey.resident_bytes() == (sum(own for own, _ in each), sum(shared for _, shared in each))
 
@@ -89,7 +89,7 @@ def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longe
     survey = Survey(root)
     assert read_all(survey) == MANY // PROCESSES + 1
     before, _ = survey.resident_bytes()
-    gone = kernel.descendants_of(root)[2:]
+    gone = linux.descendants_of(root)[2:]
     for pid in gone:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: sum(sum(memory.resident_bytes(pid)) for pid in gone) == 0, what="they are gone")
@@ -117,7 +117,7 @@ def test_threads_take_their_part_of_a_look(files_read):
 def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_once(root):
     survey = Survey(root)
     read_all(survey)
-    descriptors = sum(len(memory.descriptors(pid)) for pid in (root, *kernel.descendants_of(root)))
+    descriptors = sum(len(memory.descriptors(pid)) for pid in (root, *linux.descendants_of(root)))
     assert descriptors > 2 * DESCRIPTORS
     looks = 1
     while not (files := survey.files_bytes(1.0)):
@@ -168,7 +168,7 @@ signal.pause()
 def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its_age_once(monkeypatch):
     asked: list[int] = []
 
-    def noted(path: str, born_at: Callable[[str], float | None] = kernel.born_at) -> float | None:
+    def noted(path: str, born_at: Callable[[str], float | None] = linux.born_at) -> float | None:
         asked.append(threading.get_ident())
         return born_at(path)
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its
         assert survey.weigh(None) is None
         return await aeventually(lambda: survey.weigh(None), within_s=60, what="the thread has read it") or 0
 
-    monkeypatch.setattr(kernel, "born_at", noted)
+    monkeypatch.setattr(linux, "born_at", noted)
     with subprocess.Popen([sys.executable, "-c", MAPS], stdout=subprocess.PIPE, bufsize=0) as process:
         try:
             assert process.stdout is not None

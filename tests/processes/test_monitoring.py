@@ -20,12 +20,12 @@ from outlive.metrics import catalogue
 from outlive.metrics.endpoint import MOST, Endpoint, Response
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker.alerts import Alerts
-from outlive.worker.leases import Leases
-from outlive.worker.reaper import Reaper
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.reporting.alerts import Alerts
+from outlive.worker.reporting.systemd import Systemd
+from outlive.worker.reporting.vitals import TURN_S, ReaperVitals
 from outlive.worker.session import Session
-from outlive.worker.systemd import Systemd
-from outlive.worker.vitals import TURN_S, ReaperVitals
 from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive import State, kernel
+from outlive import State, linux
 from tests import faults
 from tests.driving.workers import alive
 from tests.waiting import eventually
@@ -33,16 +33,16 @@ def number_inside(pid: int) -> str:
 
 
 def zombies(pid: int) -> list[int]:
-    return [one for one in kernel.descendants_of(pid) if not alive(one)]
+    return [one for one in linux.descendants_of(pid) if not alive(one)]
 
 
 def test_a_worker_as_process_one_reaps_orphans_and_stops_in_order(start, tmp_path):
     outer = start(slots=2, within=UNSHARE)
-    (first,) = kernel.children_of(outer.pid)
+    (first,) = linux.children_of(outer.pid)
     assert number_inside(first) == "1"
     left = faults.leave_grandchildren.enqueue(str(tmp_path / "left"))
     assert left.result(timeout=20) is None
-    before = set(kernel.descendants_of(first))
+    before = set(linux.descendants_of(first))
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     eventually(lambda: not zombies(first), what="every orphan is reaped")
     eventually(lambda: b"sleep\x00600" not in commands(first), what="what the job left is killed")
@@ -58,4 +58,4 @@ def test_a_worker_as_process_one_reaps_orphans_and_stops_in_order(start, tmp_pat
 
 def commands(pid: int) -> bytes:
     """The command lines of all processes below one."""
-    return b"\n".join(kernel.read(f"/proc/{one}/cmdline") for one in kernel.descendants_of(pid))
+    return b"\n".join(linux.read(f"/proc/{one}/cmdline") for one in linux.descendants_of(pid))

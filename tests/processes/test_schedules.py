@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from outlive import store
-from outlive.worker.schedules import LOOK_S, LOOK_WITHOUT_S
+from outlive.worker.fleet.schedules import LOOK_S, LOOK_WITHOUT_S
 from tests.driving.making import Queue
 from tests.driving.schedules import ENDS, Clockwork, assert_each_second_once, let_sessions_begin_with, ticks_of
 from tests.driving.workers import Start, Worker
@@ -260,7 +260,7 @@ def test_the_service_sleeps_until_something_is_due_but_not_for_long(database_url
 
 
 def test_the_service_looks_again_at_once_while_more_is_due_than_it_reads(database_url, queue, monkeypatch):
-    monkeypatch.setattr("outlive.worker.schedules.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("outlive.worker.fleet.schedules.MOST_AT_ONCE", 2)
     for name in "abc":
         add(queue, name, cron="* * * * *")
     assert looked(database_url, NOON, NOON, NOON) == [0.0, LOOK_S, LOOK_S]

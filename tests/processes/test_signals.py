@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from outlive.states import State
-from outlive.worker.alerts import Alerts
+from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.signals import HANDLED
 from tests import faults
 from tests.driving.jobs import attempts

@@ -13,18 +13,20 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from outlive import kernel
+from outlive import linux
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import deaths, memory_limits, tickets
-from outlive.worker.children import Child, assignment
-from outlive.worker.leases import Leases
-from outlive.worker.placement import Placement
-from outlive.worker.slots import Slots
-from outlive.worker.watch import Watch
-from outlive.worker.zygotes import Zygotes
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.ending import deaths
+from outlive.worker.limits import memory_limits
+from outlive.worker.limits.watch import Watch
+from outlive.worker.processes import tickets
+from outlive.worker.processes.children import Child, assignment
+from outlive.worker.processes.placement import Placement
+from outlive.worker.processes.slots import Slots
+from outlive.worker.processes.zygotes import Zygotes
 from tests.driving.workers import alive
 from tests.waiting import aeventually, eventually
 
@@ -162,7 +164,7 @@ def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released():
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, _, heard):
             (child,) = slots.zygotes.ready
-            kernel.kill(child.parent.pid)
+            linux.kill(child.parent.pid)
             eventually(lambda: not alive(child.pid), what="both are dead, and the slots don't know it yet")
             slots.accept(claimed(""), {})
             assert child.given

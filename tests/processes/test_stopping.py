@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import outlive
-from outlive import kernel
+from outlive import linux
 from outlive.states import State
 from tests import faults
 from tests.driving.making import Queue
@@ -45,7 +45,7 @@ def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(start, queue, 
     jobs = hold(path, "plainly", "with a process")
     tree = [worker.pid, *worker.tree()]
     for pid in tree if first == "supervisor" else reversed(tree):
-        kernel.kill(pid, number)
+        linux.kill(pid, number)
     assert worker.process.wait(40) == 0
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
@@ -54,11 +54,11 @@ def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(st
     """When the worker hears of the stop, the jobs have failed because of it."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
     jobs = hold(path, "with a process")
-    kernel.kill(worker.pid, signal.SIGSTOP)
+    linux.kill(worker.pid, signal.SIGSTOP)
     kill_processes_of_jobs(tmp_path)
     eventually(lambda: not any(map(alive, pids_of_jobs(tmp_path))), what="the jobs have failed")
     for number in (signal.SIGTERM, signal.SIGCONT):
-        kernel.kill(worker.pid, number)
+        linux.kill(worker.pid, number)
     assert worker.process.wait(40) == 0
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
@@ -79,8 +79,8 @@ def pids_of_jobs(folder: Path) -> list[int]:
 
 def kill_processes_of_jobs(folder: Path) -> None:
     for pid in pids_of_jobs(folder):
-        for process in kernel.children_of(pid):
-            kernel.kill(process, signal.SIGTERM)
+        for process in linux.children_of(pid):
+            linux.kill(process, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("first", ["children", "supervisor"])
@@ -90,11 +90,11 @@ def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first)
     jobs = hold(path, "stubbornly")
     tree = [worker.pid, *worker.tree()]
     for pid in tree if first == "supervisor" else reversed(tree):
-        kernel.kill(pid, signal.SIGTERM)
+        linux.kill(pid, signal.SIGTERM)
     told = "select stop_requested_at is not null from outlive.workers"
     eventually(lambda: queue.execute(told).fetchall() == [(True,)], what="the database knows of the stop")
     for pid in tree if first == "supervisor" else reversed(tree):
-        kernel.kill(pid)
+        linux.kill(pid)
     worker.process.wait(10)
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
@@ -115,7 +115,7 @@ def test_a_worker_with_many_jobs_ahead_stops_soon_and_gives_them_all_back(start,
     worker = start(slots=4)
     ahead = "select count(*) from outlive.running"
     eventually(lambda: queue.value(ahead) > 2000, within_s=30, what="its children have many jobs ahead")
-    kernel.kill(worker.pid, signal.SIGTERM)
+    linux.kill(worker.pid, signal.SIGTERM)
     assert worker.process.wait(10) == 0
     assert queue.value(ahead) == 0
     assert "does not answer" not in worker.log()
@@ -129,5 +129,5 @@ def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usua
     worker = start(target="slow:app", folder=tmp_path, wait=False)
     eventually(marker.exists, within_s=30)
     for pid in [*worker.tree(), worker.pid]:
-        kernel.kill(pid, signal.SIGTERM)
+        linux.kill(pid, signal.SIGTERM)
     assert worker.process.wait(20) == 0

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome, State
-from outlive.worker.following import Following
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.fleet.following import Following
 from outlive.worker.session import Session
-from outlive.worker.wakeup import Wakeup
 from tests.store.ring import Ring
 from tests.store.ring import ring as ring
 from tests.store.test_dependencies import make_after, waiting_for

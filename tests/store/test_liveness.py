@@ -12,8 +12,8 @@ import pytest
 from outlive import store
 from outlive.config import Config
 from outlive.model import Dead
-from outlive.worker.alerts import Alerts
-from outlive.worker.reaper import Reaper
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.session import Session
 from tests.driving.making import Connect, Queue
 from tests.store.acting import ANNA, BERT, NOW, give_up

@@ -14,9 +14,9 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from outlive.worker.following import Following
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.fleet.following import Following
 from outlive.worker.session import Session
-from outlive.worker.wakeup import Wakeup
 from tests.driving.making import Queue
 from tests.driving.schedules import let_sessions_begin_with
 from tests.store.ring import Ring

@@ -8,8 +8,8 @@ import pytest
 from outlive import store
 from outlive.config import Config
 from outlive.states import Outcome, State
-from outlive.worker.alerts import Alerts
-from outlive.worker.reaper import Reaper
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.session import Session
 from tests.driving.making import NOON, TASK, Queue, limits, new_worker
 

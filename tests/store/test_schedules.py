@@ -15,7 +15,7 @@ from outlive.config import KEEP_SCHEDULES_S
 from outlive.errors import BadArguments
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.states import State
-from outlive.worker.schedules import Plan
+from outlive.worker.fleet.schedules import Plan
 from tests.driving.making import TASK, Queue, new_worker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

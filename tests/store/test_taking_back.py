@@ -10,8 +10,8 @@ import pytest
 from outlive import store
 from outlive.model import Ended, Lane
 from outlive.states import Outcome, State
-from outlive.worker.leases import Leases
-from outlive.worker.renewal import TakingBack
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.renewal import TakingBack
 from outlive.worker.session import Session
 from tests.driving.making import TASK, Queue, register_worker
 from tests.store.acting import (

@@ -14,7 +14,7 @@ from outlive.telemetry import background, contexts
 from outlive.telemetry.background import Background
 from outlive.telemetry.otlp import Otlp
 from outlive.telemetry.spans import Event, Span, of_attempt
-from outlive.worker.tracing import Tracing
+from outlive.worker.reporting.tracing import Tracing
 from tests.driving.receiving import Receiver, receiving
 from tests.waiting import eventually
 

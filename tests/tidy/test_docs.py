@@ -3,10 +3,10 @@
 import re
 
 from outlive import config
-from outlive.worker.alerts import Alerts
 from outlive.worker.identity import Identity
+from outlive.worker.processes.zygotes import Zygotes
+from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.services import Services
-from outlive.worker.zygotes import Zygotes
 from tests.tidy.reading import LAB, PAGES, ROOT, SOURCE, modules, none, read, shown, strings
 
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")

@@ -22,7 +22,7 @@ import msgspec
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from outlive import db, kernel, migrate, store
+from outlive import db, linux, migrate, store
 from outlive.errors import OutliveError
 from outlive.model import Ended, JobRequest, Lane, new_job_id
 from outlive.states import Outcome
@@ -114,7 +114,7 @@ def kill_one(connection: db.Connection, workers: list[Program]) -> None:
     wait(lambda: connection.execute(busy.encode()).fetchall(), "a worker runs a job")
     [(pid,)] = connection.execute(busy.encode()).fetchall()
     [process] = [one.process for one in workers if one.process.pid == pid]
-    below = kernel.descendants_of(pid)
+    below = linux.descendants_of(pid)
     process.kill()
     await_end(below)
     wait(lambda: holds(connection, "select count(*) > 0 from outlive.workers where died_at is not null"), "a death")

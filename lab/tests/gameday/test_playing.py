@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from laboratory import lab
-from outlive import kernel
+from outlive import linux
 from outlive_lab.gameday import squeeze
 from outlive_lab.gameday.history import Kind
 from tests.cli.test_demo import processes_in
@@ -42,7 +42,7 @@ SMALL = ("--workers", 2, "--slots", 2, "--rate", 4)
 
 def home_of(game: "subprocess.Popen[str]") -> Path | None:
     """The directory that a game works in: its workers are there, and other games may go on beside it."""
-    for pid in kernel.descendants_of(game.pid):
+    for pid in linux.descendants_of(game.pid):
         with contextlib.suppress(OSError):
             place = Path(f"/proc/{pid}/cwd").readlink()
             for folder in (place, *place.parents):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.worker import cgroups
-from outlive.worker.cgroups import Group
+from outlive.worker.limits import cgroups
+from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import squeeze
 from tests.waiting import eventually
 

@@ -21,7 +21,7 @@ from operator import itemgetter
 from os import fstat
 from resource import getrlimit
 
-from outlive import kernel
+from outlive import linux
 
 MAX_GROWTH_KB = 8 * 1024
 """How much more memory than before its first job a child may have."""
@@ -67,7 +67,7 @@ class Origin:
         self._caught_at = names.index("SigCgt")
         self._caught_before = self._caught_in(status)
         self._caught = [number for number in range(1, signal.NSIG) if self._caught_before >> (number - 1) & 1]
-        self._actions = kernel.SignalActions(_WATCHED)
+        self._actions = linux.SignalActions(_WATCHED)
         self._held = [*map(_signal.getsignal, self._caught), sys.gettrace(), sys.getprofile()]
         """These objects stay, so no other one gets their ids."""
         environ, variables = os.environ, dict(os.environ._data)  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ class Origin:
         changed = self._compare()
         if changed == MEMORY:
             gc.collect()
-            kernel.release_free_memory()
+            linux.release_free_memory()
             changed = self._compare()
         return changed
 
@@ -141,7 +141,7 @@ class Origin:
 
     def _describe_priority(self) -> object:
         oom_score = os.pread(self._oom_score, 100, 0)
-        return os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), oom_score, kernel.process_settings()
+        return os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), oom_score, linux.process_settings()
 
     def _describe_streams(self) -> object:
         closed = [getattr(one, "closed", None) for one in self._streams]

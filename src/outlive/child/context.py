@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import callers, job_gateway, wire
+from outlive import caller_connections, job_gateway, wire
 from outlive.arguments import Codec
 from outlive.errors import BadArguments, Fail, OutliveError
 from outlive.model import JobRequest, as_json
@@ -16,7 +16,7 @@ from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRE
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
-    from outlive.callers import AsyncConnection, SyncConnection
+    from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.child.channel import Channel
 
 MAX_KEY_BYTES = 1000
@@ -149,19 +149,19 @@ class Context:
 
     def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""
-        borrowed = callers.borrow(connection, "use `await context.acomplete(…)`")
-        callers.run_all(borrowed, [self._completion(result)])
+        borrowed = caller_connections.borrow(connection, "use `await context.acomplete(…)`")
+        caller_connections.run_all(borrowed, [self._completion(result)])
 
     def acomplete(self, connection: AsyncConnection, result: object = None) -> Awaitable[None]:
         """The async twin of `complete`. If it is not awaited, the job fails, and is not retried."""
-        callers.expect_async(connection, _USE_COMPLETE)
+        caller_connections.expect_async(connection, _USE_COMPLETE)
         self._findings.unawaited = True
         return self._acomplete(connection, result)
 
     async def _acomplete(self, connection: AsyncConnection, result: object) -> None:
         self._findings.unawaited = False
-        borrowed = await callers.aborrow(connection, _USE_COMPLETE)
-        await callers.arun_all(borrowed, [self._completion(result)])
+        borrowed = await caller_connections.aborrow(connection, _USE_COMPLETE)
+        await caller_connections.arun_all(borrowed, [self._completion(result)])
 
     def _completion(self, result: object) -> Statement[None]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import msgspec
 
-from outlive import kernel
+from outlive import linux
 from outlive.child import stops
 from outlive.child.raised import guarded
 from outlive.protocol import MARK, Done
@@ -35,9 +35,9 @@ class Meter:
         marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
         before, after = self._usage, getrusage(RUSAGE_SELF)
         # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
-        peak_bytes = after.ru_maxrss * 1024 if preload else kernel.peak_bytes(os.getpid())
+        peak_bytes = after.ru_maxrss * 1024 if preload else linux.peak_bytes(os.getpid())
         if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
-            kernel.forget_peak()  # The next job in this child must not inherit it.
+            linux.forget_peak()  # The next job in this child must not inherit it.
         return msgspec.structs.replace(
             done,
             took_s=took_s,
@@ -59,7 +59,7 @@ def _mark_output() -> bool:
     Otherwise no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
     """
     try:
-        unread = kernel.unread_bytes(STDOUT)
+        unread = linux.unread_bytes(STDOUT)
         if unread:
             os.write(STDOUT, MARK)
     except OSError:  # The job has closed its output, or put something else in its place.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive import importing, job_gateway, kernel
+from outlive import importing, job_gateway, linux
 from outlive.arguments import Codec
 from outlive.child import log_records, stops, telemetry
 from outlive.child.attempt import Runnable, attempt
@@ -113,18 +113,18 @@ class _EmptyTask:
 def main(inherited: Inheritance, output: int) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
-    kernel.die_with_parent()
-    kernel.prefer_for_oom_kill(inherited.oom_score)
+    linux.die_with_parent()
+    linux.prefer_for_oom_kill(inherited.oom_score)
     _shed_zygote(output)
     return serve(inherited)
 
 
 def _shed_zygote(output: int) -> None:
     """Replace what a job must not share with its zygote: signal handlers, orphans, output and random numbers."""
-    kernel.handle_signal(_SIGCHLD, _DEFAULT)
-    kernel.handle_signal(_SIGHUP, _DEFAULT)
-    kernel.handle_signal(_SIGINT, stops.on_stop)
-    kernel.become_subreaper()
+    linux.handle_signal(_SIGCHLD, _DEFAULT)
+    linux.handle_signal(_SIGHUP, _DEFAULT)
+    linux.handle_signal(_SIGINT, stops.on_stop)
+    linux.become_subreaper()
     _redirect(output)
     _reseed()
 

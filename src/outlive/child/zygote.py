@@ -23,12 +23,12 @@ import traceback
 from msgspec import UNSET
 
 from outlive import config as configuration
-from outlive import kernel
+from outlive import linux
 from outlive.child import serving, telemetry
 from outlive.child.serving import Inheritance, Target
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
-from outlive.kernel import exit_at_once as _exit
+from outlive.linux import exit_at_once as _exit
 from outlive.policy import task_row
 from outlive.protocol import (
     TO_ZYGOTE,
@@ -79,11 +79,11 @@ class Zygote:
 
     def prepare(self, target: Target) -> None:
         """Import the app, and make its memory cheap to share."""
-        kernel.become_subreaper()
+        linux.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
-        oom_score = kernel.oom_score_above(serving.OOM_SCORE)  # That of its children.
-        kernel.prefer_for_oom_kill(kernel.oom_score_above(OOM_SCORE))  # Parents inherit it.
+        oom_score = linux.oom_score_above(serving.OOM_SCORE)  # That of its children.
+        linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
         app = serving.import_app(target)
         _make_codecs(app)
         channel = serving.rehearse()
@@ -165,8 +165,8 @@ class Zygote:
     def _become_parent(self, control: int) -> int:
         """Go on as the parent of one slot's children, in a session of its own."""
         os.setsid()
-        kernel.go_on_without_parent()
-        kernel.become_subreaper()
+        linux.go_on_without_parent()
+        linux.become_subreaper()
         parent = Zygote(socket.socket(fileno=control), self.inherited)
         signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
         parent.run()
@@ -188,7 +188,7 @@ class Zygote:
             if seen is None:
                 return
             if seen.si_pid in self.children:
-                kernel.kill_group(seen.si_pid)
+                linux.kill_group(seen.si_pid)
             pid, status, usage = os.wait4(seen.si_pid, 0)
             mine = pid in self.children
             self.children.discard(pid)
@@ -211,7 +211,7 @@ class Zygote:
             deadline = deadline or time.monotonic() + STRAYS_S
             late = time.monotonic() > deadline
             for pid in strays:
-                killed = kernel.kill(pid)
+                killed = linux.kill(pid)
                 try:
                     gone, status, usage = os.wait4(pid, os.WNOHANG)
                 except ChildProcessError:  # A thread of the app has reaped it.
@@ -234,10 +234,10 @@ class Zygote:
     def end_all(self) -> None:
         """The supervisor is gone: kill everything that can be killed."""
         deadline = time.monotonic() + END_S
-        while (left := kernel.descendants_of(os.getpid())) and time.monotonic() < deadline:
-            killed = [kernel.kill(pid) for pid in left]
+        while (left := linux.descendants_of(os.getpid())) and time.monotonic() < deadline:
+            killed = [linux.kill(pid) for pid in left]
             for pid in self.all_children():
-                kernel.reaped(pid)
+                linux.reaped(pid)
             if not any(killed):
                 return
             time.sleep(PAUSE_S)
@@ -311,8 +311,8 @@ def main(descriptor: int, app: str, log_level: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Stopping the tree is up to the supervisor. Not SIG_IGN: processes started by the import would inherit that.
         signal.signal(number, lambda *_: None)
-    kernel.unblock_signals()
-    kernel.go_on_without_parent()  # A job may have stopped this process.
+    linux.unblock_signals()
+    linux.go_on_without_parent()  # A job may have stopped this process.
     zygote = Zygote(socket.socket(fileno=descriptor))
     try:
         zygote.prepare(Target(app, log_level))

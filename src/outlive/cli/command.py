@@ -22,9 +22,9 @@ import outlive
 from outlive import config, db, errors, logs, migrate, operations, program
 from outlive.cli import PANELS, screen
 from outlive.cli.screen import Column, Listing, Row
+from outlive.humanize import plain
 from outlive.model import new_job_id
 from outlive.operations import controls
-from outlive.wording import plain
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])

@@ -15,14 +15,14 @@ from typing import Annotated
 
 import typer
 
-from outlive import embedded, kernel, program, store
+from outlive import embedded, linux, program, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, command, group
 from outlive.cli.screen import Column, Listing, Row, of, time_of
 from outlive.errors import ConfigError, OutliveError
+from outlive.humanize import plain
 from outlive.temporary.program import stop
 from outlive.validation import choice, identifier
-from outlive.wording import plain
 
 NEEDED = ("jinja2", "starlette", "uvicorn")
 TOKEN_BYTES = 24
@@ -115,7 +115,7 @@ def beside_worker(context: CommandContext, url: str) -> Iterator[None]:
         words += ["--config", str(context.config_file)]
     # The address may have a password in it, which a list of processes must not show.
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
-    process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=kernel.unblock_signals)
+    process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=linux.unblock_signals)
     try:
         yield
     finally:

@@ -14,11 +14,11 @@ from outlive import config, db, migrate, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
+from outlive.humanize import counted, size
 from outlive.operations import findings, selection
 from outlive.operations.findings import Finding, checked
 from outlive.states import State
-from outlive.wording import counted, size
-from outlive.worker import cgroups
+from outlive.worker.limits import cgroups
 
 FEW_FILES = 1024
 FILES_PER_SLOT = 16

@@ -13,10 +13,10 @@ import typer
 from outlive import config, migrate, store, validation
 from outlive.cli.command import CommandContext
 from outlive.errors import GONE, BadArguments, BatchNotFound, JobNotFound
+from outlive.humanize import few
 from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
-from outlive.wording import few
 
 SOON = "connect_timeout=2 options='-c statement_timeout=500 -c search_path=pg_catalog'"
 

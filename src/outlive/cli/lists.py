@@ -16,10 +16,10 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
 from outlive.cli.job_filter import Filter
 from outlive.cli.screen import Column, Listing, Row, of, text, time_of
+from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
 from outlive.model import Record
 from outlive.operations import selection
 from outlive.operations.facts import evidence
-from outlive.wording import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,9 +13,9 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, JobId, Json, app, command
 from outlive.cli.job_filter import found_id
 from outlive.errors import JobNotFound, no_job
+from outlive.humanize import plain
 from outlive.model import Said
 from outlive.states import State
-from outlive.wording import plain
 
 AGAIN_S = 0.25
 FIRST_S = 2.0

@@ -21,10 +21,10 @@ from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, Json, Yes, app, command, confirm, operator
 from outlive.cli.job_filter import Filter, found_id
 from outlive.errors import ConfigError, OutliveError, WorkerNotFound
+from outlive.humanize import counted
 from outlive.operations import selection, verbs
 from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, RETRY, Tally, Verb
 from outlive.store import JobFilter
-from outlive.wording import counted
 
 EVERY_S = 0.5
 Ids = Annotated[

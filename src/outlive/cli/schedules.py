@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from outlive import store, ticks, wire
+from outlive import store, timetable, wire
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
 from outlive.cli.screen import Column, Listing, Row, of, text
 from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
+from outlive.humanize import brief, duration, one_line
 from outlive.operations import facts, findings
 from outlive.validation import identifier
-from outlive.wording import brief, duration, one_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -151,7 +151,9 @@ def set_(
     identifier("the name of a schedule", name)
     if name not in found and ("task" not in values or not {"cron", "every_s"} & values.keys()):
         raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
-    ticks.timetable(ticks.schedule_in({**found.get(name, {}), **values, "name": name}))  # Refuses what can't be fired.
+    timetable.timetable(
+        timetable.schedule_in({**found.get(name, {}), **values, "name": name})
+    )  # Refuses what can't be fired.
     make, verb, done = (store.set_schedule, "set", "set") if name in found else (store.add_schedule, "add", "made")
     context.audited(make(name, values), f"{verb} schedule", {"schedule": name, **values})
     screen.say(f"schedule {name} is {done}")

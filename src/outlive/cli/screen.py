@@ -22,7 +22,7 @@ import msgspec
 
 from outlive import logs
 from outlive.errors import ConfigError
-from outlive.wording import brief, number, one_line, plain
+from outlive.humanize import brief, number, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -19,10 +19,10 @@ from outlive.cli.command import CommandContext, JobId, app, command
 from outlive.cli.job_filter import found_id
 from outlive.cli.screen import Listing, text
 from outlive.errors import OutliveError, no_job
+from outlive.humanize import duration, moment, one_line, plain, size
 from outlive.model import Attempt, MemoryCourse, Said
 from outlive.operations import facts
 from outlive.states import State
-from outlive.wording import duration, moment, one_line, plain, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

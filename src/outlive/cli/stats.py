@@ -13,9 +13,9 @@ from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, Listing, Part, Row, count_of, of, text, time_of
+from outlive.humanize import brief, counted, duration, number, one_line, plain
 from outlive.statement import Statement
 from outlive.states import FINISHED, State
-from outlive.wording import brief, counted, duration, number, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

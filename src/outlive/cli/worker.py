@@ -18,8 +18,8 @@ from outlive.cli.command import CommandContext, Target, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
-    from outlive.worker.following import Following
-    from outlive.worker.reaper import Reaper
+    from outlive.worker.fleet.following import Following
+    from outlive.worker.fleet.reaper import Reaper
 
 Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
 Queues = Annotated[str | None, typer.Option(help="Which queues to serve, separated by commas. Default: all.")]
@@ -116,13 +116,13 @@ def reap(
 
 async def _reap(config: Config, url: str, *, once: bool) -> int:
     """Returns how many attempts were ended."""
-    from outlive.worker.absences import MISSING_S
-    from outlive.worker.alerts import LIMIT_S, Alerts
-    from outlive.worker.following import Following
-    from outlive.worker.reaper import Reaper
+    from outlive.worker.claiming.wakeup import Wakeup
+    from outlive.worker.fleet.absences import MISSING_S
+    from outlive.worker.fleet.following import Following
+    from outlive.worker.fleet.reaper import Reaper
+    from outlive.worker.reporting.alerts import LIMIT_S, Alerts
+    from outlive.worker.reporting.telemetry import telemetry
     from outlive.worker.session import Session
-    from outlive.worker.telemetry import telemetry
-    from outlive.worker.wakeup import Wakeup
 
     reaper = Reaper(session := Session(url), config, Alerts())
     following = Following(session, Wakeup())
@@ -143,12 +143,12 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
 
 
 async def _reap_until_stopped(config: Config, reaper: Reaper, following: Following) -> None:
-    from outlive.worker import running_time
+    from outlive.worker.limits import running_time
     from outlive.worker.loops import RETRY_SOON_S, forever
-    from outlive.worker.monitoring import monitored
+    from outlive.worker.reporting.monitoring import monitored
+    from outlive.worker.reporting.systemd import Systemd
+    from outlive.worker.reporting.vitals import ReaperVitals
     from outlive.worker.session import Session
-    from outlive.worker.systemd import Systemd
-    from outlive.worker.vitals import ReaperVitals
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

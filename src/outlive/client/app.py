@@ -28,7 +28,7 @@ from outlive.statement import Statement
 from outlive.validation import Duration, count, optional, positive
 
 if TYPE_CHECKING:
-    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
+    from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
     from outlive.telemetry.producing import Carry

@@ -21,7 +21,7 @@ from outlive.statement import Statement
 from outlive.validation import refused
 
 if TYPE_CHECKING:
-    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
+    from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
 
 T = TypeVar("T")
 

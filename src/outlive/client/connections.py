@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg import pq
 
-from outlive import db, kernel, migrate
+from outlive import db, linux, migrate
 from outlive.client.waiting import Waiting
 from outlive.config import Config
 from outlive.errors import DatabaseUnreachable
@@ -316,7 +316,7 @@ def _cut_off(connection: db.AsyncConnection, until: float) -> Iterator[None]:
     """Cut the connection when the time is up, under a statement that gets no answer. To cancel it could take longer.
 
     The server notices it soon, also if the statement waits for a lock (db.PLAIN)."""
-    cut = asyncio.get_running_loop().call_later(max(0.0, until - time.monotonic()), kernel.hang_up, connection.fileno())
+    cut = asyncio.get_running_loop().call_later(max(0.0, until - time.monotonic()), linux.hang_up, connection.fileno())
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from outlive.errors import ConfigError
 from outlive.validation import choice
 
 if TYPE_CHECKING:
-    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
+    from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.app import App
 
 A = TypeVar("A")

@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from outlive import callers, job_gateway, statement
+from outlive import caller_connections, job_gateway, statement
 from outlive.config import Config
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
-    from outlive.callers import AsyncConnection, SyncConnection
+    from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.client.connections import Connections
     from outlive.client.waiting import Waiter
 
@@ -50,7 +50,7 @@ class StatementRunner:
     def run_all(self, statements: Sequence[Statement[T]], connection: SyncConnection | None = None) -> list[T]:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
-            return callers.run_all(callers.borrow(connection, _USE_ASYNC), statements)
+            return caller_connections.run_all(caller_connections.borrow(connection, _USE_ASYNC), statements)
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
@@ -81,7 +81,9 @@ class StatementRunner:
     async def arun_all(self, statements: Sequence[Statement[T]], connection: AsyncConnection | None = None) -> list[T]:
         """The async twin of `run_all`."""
         if connection is not None:
-            return await callers.arun_all(await callers.aborrow(connection, _USE_SYNC), statements)
+            return await caller_connections.arun_all(
+                await caller_connections.aborrow(connection, _USE_SYNC), statements
+            )
         if job_gateway.gateway is not None:
             import asyncio
 

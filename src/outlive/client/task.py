@@ -37,7 +37,7 @@ from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, 
 from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
 
 if TYPE_CHECKING:
-    from outlive.callers import AnyConnection
+    from outlive.caller_connections import AnyConnection
     from outlive.client.app import App
 
 P = ParamSpec("P")

@@ -20,13 +20,13 @@ from outlive.dashboard.access import Role
 from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
+from outlive.humanize import counted, number
 from outlive.model import new_job_id
 from outlive.operations import By, controls, selection, verbs
 from outlive.operations.controls import CONTROLS, Control, audited
 from outlive.operations.selection import Count
 from outlive.operations.verbs import CANCEL, PRUNE, VERBS, Tally, Verb
 from outlive.store import JobFilter
-from outlive.wording import counted, number
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site

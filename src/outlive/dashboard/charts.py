@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
+from outlive.humanize import duration, size
 from outlive.model import MemoryCourse
-from outlive.wording import duration, size
 
 WIDTH, HEIGHT = 400, 132
 WIDE = 2 * WIDTH + 38

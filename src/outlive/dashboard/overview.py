@@ -14,9 +14,9 @@ from outlive.dashboard import charts
 from outlive.dashboard.history import MINUTES, History
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
+from outlive.humanize import number
 from outlive.operations import findings
 from outlive.states import Outcome, State
-from outlive.wording import number
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site

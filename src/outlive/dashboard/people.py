@@ -15,7 +15,7 @@ from outlive import store
 from outlive.dashboard.access import Role
 from outlive.errors import OutliveError
 from outlive.statement import Statement
-from outlive.store.building import Table
+from outlive.store.statements import Table
 
 AGAIN_S = 2.0
 """How soon a removed token ends its sessions, and how soon a read that failed is tried again."""

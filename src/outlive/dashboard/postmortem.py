@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from outlive import output, stacks
 from outlive.dashboard import charts
+from outlive.humanize import duration, size
 from outlive.model import Attempt, MemoryCourse
 from outlive.operations.facts import evidence
 from outlive.states import Outcome
-from outlive.wording import duration, size
 
 SIGNALS = {
     "SIGSEGV": "it touched memory that is not its own (a segmentation fault), most likely in native code",

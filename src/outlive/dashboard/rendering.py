@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import outlive
-from outlive import program, wording
+from outlive import humanize, program
 from outlive.states import State
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def when(moment: datetime | None, form: str = "ago") -> Markup:
 def line(text: object, most: int = LONGEST_LINE) -> Markup:
     """Text of a job on one line."""
     whole = "" if text is None else str(text)
-    words = wording.plain(wording.one_line(whole[: most * 4]))
+    words = humanize.plain(humanize.one_line(whole[: most * 4]))
     shown = words if len(words) <= most and len(whole) <= most * 4 else words[:most] + "…"
     return Markup(f"<bdi>{escape(shown)}</bdi>")
 
@@ -48,7 +48,7 @@ def line(text: object, most: int = LONGEST_LINE) -> Markup:
 def text(value: object, most: int = LONGEST_TEXT) -> Markup:
     """Text of a job with its line breaks; of a long one, the end."""
     whole = "" if value is None else str(value)
-    return escape(wording.plain(whole[-most:]).strip("\n"))
+    return escape(humanize.plain(whole[-most:]).strip("\n"))
 
 
 @functools.lru_cache(256)
@@ -59,11 +59,11 @@ def state(word: object) -> Markup:
 
 
 def seconds(value: float | None) -> str:
-    return "" if value is None else wording.duration(max(0.0, value))
+    return "" if value is None else humanize.duration(max(0.0, value))
 
 
 def size(value: int | None) -> str:
-    return "" if value is None else wording.size(value)
+    return "" if value is None else humanize.size(value)
 
 
 def environment() -> Environment:
@@ -81,9 +81,9 @@ def environment() -> Environment:
         state=state,
         seconds=seconds,
         size=size,
-        number=wording.number,
-        short_id=wording.short_id,
-        tail=wording.tail,
+        number=humanize.number,
+        short_id=humanize.short_id,
+        tail=humanize.tail,
     )
     made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State), command=program.command)
     # Blocks are also rendered alone, so they can't import the macros themselves.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outlive import program, ticks
+from outlive import program, timetable
+from outlive.humanize import RESTART, counted, duration, moment, size
 from outlive.states import State
-from outlive.wording import RESTART, counted, duration, moment, size
 
 
 class Link(NamedTuple):
@@ -122,7 +122,7 @@ def schedules(rows: list[dict[str, Any]], *, firings: int) -> list[dict[str, Any
     """The schedules with their next firings, and with all times in UTC."""
     for row in rows:
         row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
-        row["next"] = ticks.next_firings(row, row.pop("now"), firings)
+        row["next"] = timetable.next_firings(row, row.pop("now"), firings)
     return rows
 
 

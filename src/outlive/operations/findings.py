@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from outlive import program, store
+from outlive.humanize import RESTART, counted, duration, few, size
 from outlive.operations.selection import Count
-from outlive.wording import RESTART, counted, duration, few, size
 
 OLDEST_POSTGRES = 14
 NAPTIME_S = 15.0

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from outlive import store
+from outlive.humanize import counted, duration, few
 from outlive.operations import Steps
 from outlive.store import Found, JobFilter
-from outlive.wording import counted, duration, few
 
 TEXTS = ("task", "queue", "source", "worker", "text")
 """The parts of a filter that are as people write them."""

@@ -12,11 +12,11 @@ import msgspec
 
 from outlive import store
 from outlive.errors import ConfigError
+from outlive.humanize import counted
 from outlive.model import Change
 from outlive.operations import By, Steps
 from outlive.states import State, legal
 from outlive.store import Found, JobFilter
-from outlive.wording import counted
 
 PORTION = 500
 NAMED = 20

@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 
 from outlive import db, wire
+from outlive.humanize import counted, duration
 from outlive.states import State
-from outlive.wording import counted, duration
 
 if TYPE_CHECKING:
     from outlive.client.task import Task

@@ -32,9 +32,9 @@ from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.policy import Policy
 from outlive.protocol import Done, FromChild, Progress, Run
 from outlive.states import Outcome, State
-from outlive.worker.completions import unless_completed
+from outlive.worker.attempts.completions import unless_completed
+from outlive.worker.ending.slow_ends import never_accepted, refused
 from outlive.worker.identity import Identity
-from outlive.worker.slow_ends import never_accepted, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

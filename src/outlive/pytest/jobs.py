@@ -20,6 +20,7 @@ from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, expect_task
 from outlive.client.task import moment as checked_moment
 from outlive.errors import ConfigError, OutliveError
+from outlive.humanize import counted
 from outlive.policy import task_row
 from outlive.pytest import enqueued, processes
 from outlive.pytest.clock import Clock
@@ -29,8 +30,7 @@ from outlive.pytest.target import TARGET
 from outlive.statement import Statement
 from outlive.states import FAULTS, Outcome, State
 from outlive.validation import Duration
-from outlive.wording import counted
-from outlive.worker.schedules import Plan
+from outlive.worker.fleet.schedules import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")

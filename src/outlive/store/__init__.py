@@ -6,7 +6,6 @@ One module for each file of sql/statements. Rows become data here. Python never 
 from outlive.store.attempts import *
 from outlive.store.audit import *
 from outlive.store.batches import *
-from outlive.store.building import asked_by_job as asked_by_job
 from outlive.store.charts import *
 from outlive.store.dashboard import *
 from outlive.store.dependencies import *
@@ -20,4 +19,5 @@ from outlive.store.reads import *
 from outlive.store.results import *
 from outlive.store.schedules import *
 from outlive.store.sources import *
+from outlive.store.statements import asked_by_job as asked_by_job
 from outlive.store.workers import *

@@ -13,7 +13,7 @@ import msgspec
 from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import (
+from outlive.store.statements import (
     as_they_are,
     first_column,
     first_column_set,

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Change
 from outlive.statement import Statement
-from outlive.store.building import Table, nothing, statement, structs, table
+from outlive.store.statements import Table, nothing, statement, structs, table
 
 Verb = Literal["retry", "cancel", "release", "prune"]
 KEEP_AUDIT_S = 90 * 86400.0

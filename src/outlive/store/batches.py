@@ -6,7 +6,7 @@ from uuid import UUID
 
 from outlive.model import BatchCounts, JobRequest, as_json
 from outlive.statement import Row, Statement
-from outlive.store.building import Table, first_column, nothing, scalar, statement, table
+from outlive.store.statements import Table, first_column, nothing, scalar, statement, table
 
 PIECE = 500
 """How many jobs of a batch are cancelled in one transaction."""

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from outlive.statement import Row, Statement
-from outlive.store.building import statement, structs
+from outlive.store.statements import statement, structs
 
 SAMPLE = 250
 """How many ends are read at both ends of a minute, by the state of their job; those in between are estimated."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from outlive.statement import Statement
-from outlive.store.building import Table, first_column, statement, table
+from outlive.store.statements import Table, first_column, statement, table
 
 
 def dashboard_people() -> Statement[Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.statement import Statement
-from outlive.store.building import scalar, statement
+from outlive.store.statements import scalar, statement
 
 
 def check_late_ends(batch: int = 500) -> Statement[int]:

@@ -11,7 +11,7 @@ import msgspec
 from outlive.errors import BadArguments
 from outlive.statement import Row, Statement
 from outlive.states import FINISHED, State
-from outlive.store.building import first_column, statement
+from outlive.store.statements import first_column, statement
 
 LOOK = 20_000
 """How many jobs one statement looks at, at most: some 50 ms."""

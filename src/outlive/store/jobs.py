@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.statements import any_row, nothing, pairs, scalar, statement, structs
 
 Mark = tuple[datetime, UUID]
 """A finished job: when it ended, and which it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.statement import Statement
-from outlive.store.building import nothing, scalar, statement
+from outlive.store.statements import nothing, scalar, statement
 
 
 def admit_due(batch: int = 500) -> Statement[int]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from outlive.model import Claimed
 from outlive.statement import Statement
-from outlive.store.building import Table, any_row, first_column, nothing, scalar, statement, structs, table
+from outlive.store.statements import Table, any_row, first_column, nothing, scalar, statement, structs, table
 
 
 def claim_suspect(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from outlive.model import LaneState, Sourced, Unsourced
 from outlive.statement import Row, Statement
-from outlive.store.building import nothing, statement
+from outlive.store.statements import nothing, statement
 
 
 def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:

@@ -11,8 +11,8 @@ from outlive.model import LiveOutput, Said
 from outlive.output import split
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import nothing, pairs, statement
 from outlive.store.reads import course
+from outlive.store.statements import nothing, pairs, statement
 
 
 def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[Said | None]:

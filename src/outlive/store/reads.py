@@ -13,7 +13,7 @@ from outlive import wire
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Table, as_they_are, first_column, pairs, scalar, statement, table
+from outlive.store.statements import Table, as_they_are, first_column, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:

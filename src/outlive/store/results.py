@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from outlive.statement import Statement
-from outlive.store.building import first_column, how_many, nothing, statement
+from outlive.store.statements import first_column, how_many, nothing, statement
 
 KEEP_AWAITED_S = 3600.0
 """How long the wish to be notified is kept. A client that still waits renews it at half that time."""

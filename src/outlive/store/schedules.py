@@ -11,7 +11,7 @@ import msgspec
 
 from outlive.model import Declared, DueSchedule, DueSchedules, Fired, Schedule
 from outlive.statement import Row, Statement
-from outlive.store.building import Table, any_row, nothing, scalar, statement, table
+from outlive.store.statements import Table, any_row, nothing, scalar, statement, table
 
 
 def declare_schedules(schedules: Iterable[Schedule], app: str) -> Statement[Declared]:

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
 from outlive.statement import Row, Statement
-from outlive.store.building import Table, any_row, first_column, scalar, statement, table
+from outlive.store.statements import Table, any_row, first_column, scalar, statement, table
 
 
 def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:

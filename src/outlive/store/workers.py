@@ -12,7 +12,7 @@ from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Statement
-from outlive.store.building import any_row, first_column, first_column_set, nothing, scalar, statement, structs
+from outlive.store.statements import any_row, first_column, first_column_set, nothing, scalar, statement, structs
 
 
 class Absent(msgspec.Struct, frozen=True):

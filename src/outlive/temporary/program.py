@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from outlive import kernel
+from outlive import linux
 from outlive.errors import OutliveError
 
 STOP_S = 10.0
@@ -82,7 +82,7 @@ def started(
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM, again after a moment, and kill what does not end."""
-    below = kernel.descendants_of(process.pid)
+    below = linux.descendants_of(process.pid)
     # A second Ctrl-C must not interrupt the cleaning up, which takes seconds at most. It comes to the main thread.
     in_main = threading.current_thread() is threading.main_thread()
     with handling((signal.SIGINT, signal.SIGTERM) if in_main else (), signal.SIG_IGN):
@@ -103,14 +103,14 @@ def await_end(pids: list[int]) -> None:
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > deadline:
             for pid in pids:
-                kernel.kill(pid)
+                linux.kill(pid)
             return
         time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
-    words = kernel.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    words = linux.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return bool(words) and words[0] != b"Z"
 
 

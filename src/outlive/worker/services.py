@@ -9,36 +9,37 @@ from outlive.config import Config
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
-from outlive.worker import job_calls, slow_ends
-from outlive.worker.alerts import Alerts
-from outlive.worker.begun_marks import BegunMarks
-from outlive.worker.cancels import Cancels
-from outlive.worker.claims import ClaimLoop
-from outlive.worker.completions import Completions
-from outlive.worker.end_lines import EndLines
-from outlive.worker.followed import Followed
-from outlive.worker.following import Following
-from outlive.worker.goodbye import say_goodbye
-from outlive.worker.heartbeat import Heartbeat
+from outlive.worker.attempts import job_calls
+from outlive.worker.attempts.begun_marks import BegunMarks
+from outlive.worker.attempts.cancels import Cancels
+from outlive.worker.attempts.completions import Completions
+from outlive.worker.attempts.followed import Followed
+from outlive.worker.attempts.job_calls import JobCalls
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.attempts.renewal import Renewal, TakingBack
+from outlive.worker.claiming.claims import ClaimLoop
+from outlive.worker.claiming.sources import SourceOutcomes
+from outlive.worker.claiming.suspects import Suspects
+from outlive.worker.claiming.wakeup import DRAIN, Wakeup
+from outlive.worker.ending import slow_ends
+from outlive.worker.ending.end_lines import EndLines
+from outlive.worker.ending.goodbye import say_goodbye
+from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.reports import AttemptReports
+from outlive.worker.fleet.following import Following
+from outlive.worker.fleet.heartbeat import Heartbeat
+from outlive.worker.fleet.liveness import Liveness
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.fleet.registration import Registration
+from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.identity import Identity
-from outlive.worker.job_calls import JobCalls
-from outlive.worker.leases import Leases
-from outlive.worker.liveness import Liveness
-from outlive.worker.outbox import Outbox
-from outlive.worker.progress import ProgressWriter
-from outlive.worker.reaper import Reaper
-from outlive.worker.registration import Registration
-from outlive.worker.renewal import Renewal, TakingBack
-from outlive.worker.reports import AttemptReports
-from outlive.worker.schedules import Schedules
+from outlive.worker.limits.watch import Watch
+from outlive.worker.processes.slots import Slots
+from outlive.worker.processes.zygotes import Zygotes
+from outlive.worker.reporting.alerts import Alerts
+from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import Session
-from outlive.worker.slots import Slots
-from outlive.worker.sources import SourceOutcomes
-from outlive.worker.suspects import Suspects
-from outlive.worker.telemetry import telemetry
-from outlive.worker.wakeup import DRAIN, Wakeup
-from outlive.worker.watch import Watch
-from outlive.worker.zygotes import Zygotes
 
 RunOnce = Callable[[], Awaitable[None]]
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import psycopg
 
-from outlive import db, kernel
-from outlive.worker import outage
+from outlive import db, linux
+from outlive.worker.reporting import outage
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class Session:
     def hang_up(self) -> None:
         """Cut the connection under a statement that waits for an answer: it fails at once."""
         if self._connection is not None and not self._connection.closed:
-            kernel.hang_up(self._connection.fileno())
+            linux.hang_up(self._connection.fileno())
 
     async def close(self) -> None:
         if self._connection is not None:

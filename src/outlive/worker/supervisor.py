@@ -22,19 +22,19 @@ import psycopg
 from outlive import db
 from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
+from outlive.humanize import counted
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.wording import counted
-from outlive.worker.alerts import Alerts
-from outlive.worker.children import Assignment, Child
 from outlive.worker.identity import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
-from outlive.worker.monitoring import monitored
+from outlive.worker.processes.children import Assignment, Child
+from outlive.worker.processes.zygotes import Zygotes
+from outlive.worker.reporting.alerts import Alerts
+from outlive.worker.reporting.monitoring import monitored
+from outlive.worker.reporting.systemd import VARIABLES, Systemd
+from outlive.worker.reporting.vitals import WorkerVitals
 from outlive.worker.services import Services
 from outlive.worker.signals import Signals
-from outlive.worker.systemd import VARIABLES, Systemd
-from outlive.worker.vitals import WorkerVitals
-from outlive.worker.zygotes import Zygotes
 
 TERM_BEFORE_END_S = 5.0
 IDLE_CHECK_S = 0.1

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from outlive import db
 from outlive.client.app import App
-from outlive.worker.lanes import Lanes
+from outlive.worker.claiming.lanes import Lanes
 from outlive_lab.bench.claims import backlogs
 from outlive_lab.bench.draining import find_lanes
 from outlive_lab.bench.figures import Bound, Figure

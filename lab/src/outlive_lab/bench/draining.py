@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from outlive import db, store
 from outlive.model import Claimed, Ended
-from outlive.worker.lane_finder import LOOK_S
-from outlive.worker.lanes import LaneKey, Lanes
+from outlive.worker.claiming.lane_finder import LOOK_S
+from outlive.worker.claiming.lanes import LaneKey, Lanes
 from outlive_lab.bench.processes import Probing
 from outlive_lab.bench.stock import TASK, Stock
 

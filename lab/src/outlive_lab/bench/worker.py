@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import LiteralString
 
-from outlive import kernel
+from outlive import linux
 from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.temporary.program import Program, started
@@ -131,9 +131,9 @@ class Worker:
 
     def child_mb(self) -> float:
         """The memory that an idle child does not share with its parent, which shares it with the zygote."""
-        zygotes = kernel.children_of(self.programs[0].process.pid)
-        parents = [parent for zygote in zygotes for parent in kernel.children_of(zygote)]
-        children = [child for parent in parents for child in kernel.children_of(parent)]
+        zygotes = linux.children_of(self.programs[0].process.pid)
+        parents = [parent for zygote in zygotes for parent in linux.children_of(zygote)]
+        children = [child for parent in parents for child in linux.children_of(parent)]
         return statistics.median(_kilobytes(child, "smaps_rollup", "Private_") for child in children) * 1024 / 1e6
 
 

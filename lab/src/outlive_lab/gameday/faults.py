@@ -19,9 +19,9 @@ from uuid import UUID
 
 import psycopg
 
-from outlive import db, kernel, store
+from outlive import db, linux, store
 from outlive.temporary.program import is_alive
-from outlive.worker.cgroups import Group
+from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import jobs, squeeze, tables
 from outlive_lab.gameday.history import TAKEN_OVER, Fault, History, Kind
 from outlive_lab.gameday.server import Server
@@ -192,16 +192,16 @@ class Faults:
 
     def _kill(self, fault: Fault, member: Member) -> None:
         """If more than the supervisor dies, zygote and parents are frozen first: they would see its end and act."""
-        below = kernel.descendants_of(member.process.pid)
+        below = linux.descendants_of(member.process.pid)
         zygote = None if fault.kind is Kind.SUPERVISOR else member.zygote()
         if zygote is not None:
             for pid in (zygote, *member.parents()):
-                kernel.kill(pid, signal.SIGSTOP)
+                linux.kill(pid, signal.SIGSTOP)
         member.killed = True
         fault.at_s = self._clock()
         member.process.kill()
         if zygote is not None:
-            kernel.kill(zygote)
+            linux.kill(zygote)
         if fault.kind is Kind.SUPERVISOR:
             self._lasting.append(self._watch_orphans(fault, below))
         elif fault.kind is not Kind.HEAD:
@@ -240,14 +240,14 @@ class Faults:
     def _tell_to_stop(self, fault: Fault, member: Member) -> None:
         """SIGTERM to every process of a worker, as an init system sends it. The children get it first."""
         member.killed = True
-        for pid in [*reversed(kernel.descendants_of(member.process.pid)), member.process.pid]:
-            kernel.kill(pid, signal.SIGTERM)
+        for pid in [*reversed(linux.descendants_of(member.process.pid)), member.process.pid]:
+            linux.kill(pid, signal.SIGTERM)
 
     def _reload(self, fault: Fault, member: Member) -> None:
         """SIGHUP. The import that follows succeeds, is slow, or fails."""
         if self._rng.random() < 2 / 3:
             self._import_badly(member.name)
-        kernel.kill(member.process.pid, signal.SIGHUP)
+        linux.kill(member.process.pid, signal.SIGHUP)
 
     def _freeze(self, fault: Fault, member: Member) -> None:
         member.freeze()

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import psycopg
 
-from outlive import kernel
+from outlive import linux
 from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.temporary.program import handling
-from outlive.worker.leases import NOT_OURS
+from outlive.worker.attempts.leases import NOT_OURS
 from outlive_lab.gameday import jobs, tables
 from outlive_lab.gameday.faults import Faults
 from outlive_lab.gameday.feeding import Feeding
@@ -68,7 +68,7 @@ class Game:
 
     def play(self) -> History:
         """Play the whole game. All processes that it starts are gone afterwards."""
-        kernel.become_subreaper()  # Orphans become children of this process, which reaps them.
+        linux.become_subreaper()  # Orphans become children of this process, which reaps them.
         jobs.app.configure(Config(database_url=self.server.url))
         with handling((signal.SIGINT, signal.SIGTERM), self._note_signal):
             try:
@@ -202,7 +202,7 @@ class Game:
         if self.faults.restarting():
             return
         ours = {member.process.pid for member in self.workers.members}
-        for pid in kernel.children_of(os.getpid()):
+        for pid in linux.children_of(os.getpid()):
             if pid not in ours:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlive.cli import screen
-from outlive.wording import plain
+from outlive.humanize import plain
 from outlive_lab.gameday.options import BUSY
 from outlive_lab.gameday.verdict import Verdict
 

@@ -1,7 +1,7 @@
 """A stranger that uses up the memory of a zygote's control group, until the kernel kills the zygote.
 
 It is no job and no process of the worker, like a sidecar in the same container. The kernel must let the worker make
-groups (`worker/cgroups.py`); elsewhere this fault does not happen.
+groups (`worker/limits/cgroups.py`); elsewhere this fault does not happen.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
-from outlive import kernel
-from outlive.worker import cgroups
-from outlive.worker.cgroups import Group
+from outlive import linux
+from outlive.worker.limits import cgroups
+from outlive.worker.limits.cgroups import Group
 
 ROOM_BYTES = 4 << 20
 MOST_MB = 512
@@ -43,7 +43,7 @@ def possible() -> bool:
 def group_of(zygote: int) -> Group | None:
     place = cgroups.find()
     for path in place.path.glob(f"{cgroups.PREFIX}*/zygote") if place else ():
-        if str(zygote).encode() in kernel.read(str(path / "cgroup.procs")).split():
+        if str(zygote).encode() in linux.read(str(path / "cgroup.procs")).split():
             return Group(place.version, path)  # type: ignore[union-attr]
     return None
 

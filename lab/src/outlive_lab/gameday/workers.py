@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlive import kernel
+from outlive import linux
 from outlive.temporary.program import dying_with_this, is_alive
 from outlive.temporary.worker import worker_environment, worker_words
 from outlive_lab.gameday import jobs
@@ -56,33 +56,33 @@ class Member:
         return up and not self.killed and not self.frozen and self.process.poll() is None
 
     def zygote(self) -> int | None:
-        return next(filter(kernel.has_executed, self._forking()), None)
+        return next(filter(linux.has_executed, self._forking()), None)
 
     def parents(self) -> list[int]:
         """The processes that a zygote has forked; each forks the children of one slot. They outlive their zygote."""
         above = self._forking()
-        forked = (kernel.children_of(pid) if kernel.has_executed(pid) else [pid] for pid in above)
+        forked = (linux.children_of(pid) if linux.has_executed(pid) else [pid] for pid in above)
         return [pid for pids in forked for pid in pids]
 
     def _forking(self) -> list[int]:
         """Its zygotes, and parents whose zygote is dead."""
-        below = kernel.children_of(self.process.pid)
-        return [pid for pid in below if b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline")]
+        below = linux.children_of(self.process.pid)
+        return [pid for pid in below if b"outlive.child.zygote" in linux.read(f"/proc/{pid}/cmdline")]
 
     def children(self) -> list[int]:
-        return [child for parent in self.parents() for child in kernel.children_of(parent)]
+        return [child for parent in self.parents() for child in linux.children_of(parent)]
 
     def freeze(self, *, whole_tree: bool = False) -> None:
         self.frozen = True
         self.process.send_signal(signal.SIGSTOP)
-        self.frozen_below = kernel.descendants_of(self.process.pid) if whole_tree else []
+        self.frozen_below = linux.descendants_of(self.process.pid) if whole_tree else []
         for pid in self.frozen_below:
-            kernel.kill(pid, signal.SIGSTOP)
+            linux.kill(pid, signal.SIGSTOP)
 
     def thaw_below(self) -> None:
         """Wake the children first, so that they write before another process can stop them."""
         for pid in reversed(self.frozen_below):
-            kernel.kill(pid, signal.SIGCONT)
+            linux.kill(pid, signal.SIGCONT)
         self.frozen_below = []
 
     def thaw(self) -> None:
@@ -164,7 +164,7 @@ class Workers:
         deadline = time.monotonic() + ORPHANS_S
         while (found := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        commands = [kernel.read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip() for pid in found]
+        commands = [linux.read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip() for pid in found]
         for pid in found:
             self.strike(pid)
         return [f"{pid}: {command.decode(errors='replace')}" for pid, command in zip(found, commands, strict=True)]
@@ -175,7 +175,7 @@ class Workers:
 
     def is_ours(self, pid: int) -> bool:
         mark = f"OUTLIVE_NAME={self.names}".encode()
-        return any(entry.startswith(mark) for entry in kernel.read(f"/proc/{pid}/environ").split(b"\0"))
+        return any(entry.startswith(mark) for entry in linux.read(f"/proc/{pid}/environ").split(b"\0"))
 
     def strike(self, pid: int) -> bool:
         """SIGKILL a process of this game, and never another one that got its pid meanwhile."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from coins import catalog, expected, site, tasks
-from outlive import db, kernel, logs, migrate
+from outlive import db, linux, logs, migrate
 from outlive.cli.demo import example, show, verdict
 from outlive.cli.demo.verdict import Loss, Played, Snapshot
 from outlive.config import Config
@@ -168,7 +168,7 @@ class Play:
         if not jobs:
             victim.send_signal(signal.SIGCONT)
             return
-        self._orphans = kernel.descendants_of(victim.pid)
+        self._orphans = linux.descendants_of(victim.pid)
         victim.kill()
         victim.wait()
         del self._workers[0]

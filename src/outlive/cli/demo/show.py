@@ -16,8 +16,8 @@ from outlive.cli.demo.verdict import Snapshot
 from outlive.cli.screen import Row, text
 from outlive.cli.show import evidence_of
 from outlive.cli.stats import Pulse
+from outlive.humanize import one_line
 from outlive.states import Outcome, State
-from outlive.wording import one_line
 
 STEPS = 10
 

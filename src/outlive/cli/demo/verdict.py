@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 
 from coins import catalog, expected, site, tasks
 from outlive import db, store
+from outlive.humanize import duration
 from outlive.states import Outcome, State
-from outlive.wording import duration
 
 Row = dict[str, Any]
 LOSS = ("pid", "jobs", "noticed_s", "replaced_s")

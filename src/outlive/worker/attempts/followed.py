@@ -1,0 +1,54 @@
+"""Writes the output of followed jobs, and how their memory changes, while they run.
+
+Most jobs are not followed, and both are written once, with the end of the attempt. `outlive.watch` notifies the worker
+of a job that is followed.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from outlive import store
+from outlive.model import LiveOutput, MemoryCourse
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.loops import wait
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+
+EVERY_S = 0.4
+"""How often the output of a followed job is written."""
+CHECK_S = 5.0
+"""How often followers are looked for without a notification."""
+
+
+class Followed:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
+        self._worker, self._session, self._slots, self._wake = worker, session, slots, wake
+        self._written: dict[int, tuple[int, MemoryCourse | None]] = {}
+        """How many lines of each followed attempt are written, and its memory, by token."""
+
+    async def run_once(self) -> None:
+        await wait(self._wake.watch, EVERY_S if self._written else CHECK_S)
+        self._wake.watch.clear()
+        if self._slots.busy:
+            await self.write()
+        else:
+            self._written.clear()
+
+    async def write(self) -> None:
+        """Write what is new."""
+        followed = await self._session.run(store.watched(self._worker))
+        running = {child.current.job.token: child for child in self._slots.busy}
+        written: dict[int, tuple[int, MemoryCourse | None]] = {}
+        new: list[LiveOutput] = []
+        for token in followed.keys() & running.keys():
+            lines, text = running[token].output.so_far()
+            memory = running[token].current.memory_so_far()
+            written[token] = lines, memory
+            before = self._written.get(token) if followed[token] else None
+            if before != written[token]:
+                has_text = before is not None and before[0] == lines
+                new.append(LiveOutput(token, lines, None if has_text else text, memory))
+        if new:
+            await self._session.run(store.write_output(self._worker, new))
+        self._written = written

@@ -1,0 +1,117 @@
+"""Job calls: statements that jobs ask for while they run. A child's calls run in order, those of several in parallel.
+
+A call that waits for another transaction's lock delays neither the calls of other jobs nor the worker: it gives its
+session back after a moment, and is tried again on sessions for such calls, each child in turn, for LOCK_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+import msgspec
+import psycopg
+
+from outlive import db, statement, store
+from outlive.errors import BadArguments, OutliveError, StaleAttempt
+from outlive.protocol import Call, Reply
+from outlive.worker.processes.children import Child
+from outlive.worker.session import Session, SessionPool
+
+SESSIONS = 8
+BLOCKED_SESSIONS = 2
+"""For calls that wait for a lock."""
+LOCK_S = 5.0
+"""How long a call waits for locks. However many wait, each is tried again at least once."""
+
+
+class JobCalls:
+    def __init__(self, url: str) -> None:
+        self.pool = SessionPool(url, SESSIONS + BLOCKED_SESSIONS, db.CALLS)
+        self._waiting: dict[int, deque[Call]] = {}
+        """The calls of each child, by its identity: the first of them is under way, or next."""
+        self._ready: asyncio.Queue[Child] = asyncio.Queue()
+        self._blocked: asyncio.Queue[tuple[Child, float]] = asyncio.Queue()
+        """The children whose first call waits for a lock, and until when (monotonic)."""
+        self.pending_bytes = 0
+
+    def put(self, child: Child, call: Call) -> None:
+        self.pending_bytes += len(call.body)
+        if (waiting := self._waiting.get(id(child))) is not None:
+            waiting.append(call)
+        else:
+            self._waiting[id(child)] = deque([call])
+            self._ready.put_nowait(child)
+
+    async def run_once(self) -> None:
+        """Run one call. As many of these run at once as there are sessions."""
+        child = await self._ready.get()
+        await self._run_first(child, time.monotonic() + LOCK_S, last_try=False)
+
+    async def run_blocked_once(self) -> None:
+        """Try again to run a call that waits for a lock."""
+        child, until = await self._blocked.get()
+        await self._run_first(child, until, last_try=child.exited or time.monotonic() > until)
+
+    async def _run_first(self, child: Child, until: float, *, last_try: bool) -> None:
+        """Run the first call of a child. If it waits for a lock, it stays the first, and is tried again."""
+        call = self._waiting[id(child)][0]
+        try:
+            async with self.pool.take(size_bytes=len(call.body)) as session:
+                child.answer(await self._reply(session, child, call, may_wait=not last_try))
+        except psycopg.errors.LockNotAvailable:  # Nothing was written.
+            self._blocked.put_nowait((child, until))
+            return
+        except BaseException:
+            self._drop_first(child)
+            raise
+        self._drop_first(child)
+
+    def _drop_first(self, child: Child) -> None:
+        waiting = self._waiting[id(child)]
+        self.pending_bytes -= len(waiting.popleft().body)
+        if waiting:
+            self._ready.put_nowait(child)
+        else:
+            del self._waiting[id(child)]
+
+    async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply:
+        """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised."""
+        try:
+            with db.translated_errors():
+                return Reply(call.number, await self._run(session, child, call))
+        except OutliveError as error:
+            if may_wait and isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise error.__cause__ from None
+            return Reply(call.number, str(error).encode(), type(error).__name__)
+        except Exception as error:
+            reason = f"the call can't be understood: {type(error).__name__}: {error}"
+            return Reply(call.number, reason.encode(errors="replace"), BadArguments.__name__)
+
+    async def _run(self, session: Session, child: Child, call: Call) -> bytes:
+        """Run what a job asks for. It is durable when the job gets the answer."""
+        token = child.current.job.token if child.given else None
+        if call.verb == "arguments" and token is not None:
+            found = await session.run(store.arguments(token, int(call.body)))
+            if found is None:
+                raise _stale(token)
+            return found
+        if call.verb == "inputs" and token is not None:
+            first, skip = map(int, call.body.split())
+            return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
+        if call.verb == "batch" and int(call.body) == token:
+            batch = await session.run(store.batch_of(token))
+            if not batch:
+                raise _stale(token)
+            return batch[0].bytes if batch[0] else b""
+        if call.verb != "run":
+            raise OutliveError(f"a job asked for {call.verb}, which does not exist")
+        statements = [
+            store.asked_by_job(name, parameters, token) for name, parameters in statement.read_asked(call.body)
+        ]
+        return statement.answer(await session.run_all(statements))
+
+
+def _stale(token: int) -> StaleAttempt:
+    return StaleAttempt(f"attempt {token} is no longer under way")

@@ -1,0 +1,115 @@
+"""Progress and checkpoints of running jobs, written a few times a second.
+
+An attempt ends only after its last checkpoint is written, because the next attempt begins from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+import psycopg
+
+from outlive import store, wire
+from outlive.model import Ended
+from outlive.protocol import Progress
+from outlive.worker.ending.outbox import Outbox
+from outlive.worker.loops import wait
+from outlive.worker.session import Session
+
+EVERY_S = 0.2
+PORTION_BYTES = 2 * 1024 * 1024
+MAX_WARNED = 1000
+_UNWRITABLE = ("22", "54")
+"""Classes of errors about values that Postgres does not accept, or that exceed its limits."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class ProgressWriter:
+    def __init__(self, worker: UUID, session: Session, outbox: Outbox) -> None:
+        self._worker, self._session, self._outbox = worker, session, outbox
+        self._unwritten: dict[int, Progress] = {}
+        """The latest progress of each attempt, by token."""
+        self.held_ends: list[Ended] = []
+        """Ends of attempts whose progress is not written yet."""
+        self._warned: deque[int] = deque(maxlen=MAX_WARNED)
+        """Attempts whose progress could not be written."""
+        self._hurry = asyncio.Event()
+
+    def note(self, progress: Progress) -> None:
+        """Keep only the latest of each attempt: a job that reports all the time does not fill the memory."""
+        before = self._unwritten.get(progress.token)
+        self._unwritten[progress.token] = progress if before is None else progress.after(before)
+
+    def hold(self, end: Ended) -> bool:
+        """Keep an end until the progress before it is written; False if no progress waits."""
+        if end.token not in self._unwritten:
+            return False
+        self.held_ends.append(end)
+        self._hurry.set()
+        return True
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(progress.checkpoint or b"") for progress in self._unwritten.values())
+
+    async def run_once(self) -> None:
+        await wait(self._hurry, EVERY_S)
+        self._hurry.clear()
+        await self.write()
+
+    async def write(self) -> None:
+        """Write all progress, then release the ends that waited for it. More of both may arrive meanwhile."""
+        writing, ends = dict(self._unwritten), list(self.held_ends)
+        for portion in _portions(progress for progress in writing.values() if self._is_json(progress)):
+            await self._write_portion(portion)
+        self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}
+        del self.held_ends[: len(ends)]
+        for end in ends:
+            self._outbox.put(end)
+
+    async def _write_portion(self, portion: list[Progress]) -> None:
+        """Write it as a whole, or one by one if Postgres refuses a part of it."""
+        try:
+            await self._session.run(store.write_progress(self._worker, portion))
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in _UNWRITABLE:
+                raise
+            if len(portion) == 1:
+                self._warn(portion[0], error)
+                return
+            for one in portion:
+                await self._write_portion([one])
+
+    def _is_json(self, progress: Progress) -> bool:
+        try:
+            if progress.checkpoint is not None:
+                wire.check(progress.checkpoint)
+        except wire.NotJson as error:
+            self._warn(progress, error)
+            return False
+        return True
+
+    def _warn(self, progress: Progress, error: Exception) -> None:
+        """Warn once for each attempt: the job may repeat its progress many times a second."""
+        if progress.token not in self._warned:
+            self._warned.append(progress.token)
+            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, str(error).strip())
+
+
+def _portions(reports: Iterable[Progress]) -> Iterator[list[Progress]]:
+    """Few large checkpoints at a time: each is copied several times on its way to the database."""
+    portion: list[Progress] = []
+    size_bytes = 0
+    for one in reports:
+        portion.append(one)
+        size_bytes += len(one.checkpoint or b"")
+        if size_bytes > PORTION_BYTES:
+            yield portion
+            portion, size_bytes = [], 0
+    if portion:
+        yield portion

@@ -1,0 +1,83 @@
+"""Lease renewal: keep the attempts that children work on, and kill those that belong to another worker now.
+
+No job is charged for a lease that its living worker could not renew. Usually the worker gives such attempts up and
+releases them itself when the database is back. But a reaper may have ended them as lost before: `TakingBack` takes
+these losses back, unless a job has stopped this process. Then they stand: nothing else can be charged to that job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from uuid import UUID
+
+from outlive import store
+from outlive.config import Config
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.ending.outbox import Outbox
+from outlive.worker.processes.children import GIVEN_UP
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+
+LOOK_S = 0.5
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Renewal:
+    def __init__(
+        self,
+        worker: UUID,
+        config: Config,
+        session: Session,
+        *,
+        slots: Slots,
+        leases: Leases,
+        outbox: Outbox,
+        progress: ProgressWriter,
+    ) -> None:
+        self._worker, self._config, self._session = worker, config, session
+        self._slots, self._leases, self._outbox, self._progress = slots, leases, outbox, progress
+
+    async def run_once(self) -> None:
+        given = {one.job.token: (child, one) for child in self._slots.busy for one in child.given if not child.exited}
+        unplaced = [one.job.token for one in self._slots.unplaced]
+        ended = [end.token for end in (*self._outbox.unwritten, *self._progress.held_ends)]
+        ended += [one.end.token for one in self._slots.deferred.waiting]
+        started = time.monotonic()
+        lease_s, renew_s = self._config.lease_s, self._config.renew_s
+        renewed = await self._session.run(store.renew(self._worker, [*given, *unplaced, *ended], lease_s=lease_s))
+        self._leases.renew(renewed, since=started)
+        missing = [token for token in given if token not in renewed and token in self._leases.tokens]
+        lost = await self._session.run(store.ended(missing)) if missing else {}
+        for token in missing:
+            child, one = given[token]
+            if one not in child.given:
+                continue  # This worker has ended it meanwhile.
+            if token in lost and not one.completing:
+                # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
+                _log.error("attempt %d was given up by another worker: its process is killed", token)
+                self._leases.lose(token)
+                one.decide(GIVEN_UP)
+            elif token not in lost and one.completing:
+                # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.
+                self._leases.trust_until(token, started + 2 * renew_s)
+        await asyncio.sleep(renew_s)  # At the end, so that a renewal that failed is repeated at once.
+
+
+class TakingBack:
+    def __init__(self, worker: UUID, session: Session, leases: Leases) -> None:
+        self._worker, self._session, self._leases = worker, session, leases
+        self.stalled_by_a_job = False
+        """A job has stopped this process, and continued it."""
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        ended = self._leases.not_kept - self._leases.tokens  # Of the others the end is not written yet.
+        if not ended:
+            return
+        if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
+            _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
+        self._leases.not_kept -= ended

@@ -1,0 +1,118 @@
+"""Decides when to search for lanes that have jobs. The search takes at most 1 % of the worker's time.
+
+Sources are searched in batches, in at most 3 % of the time: thousands of sources delay no other lane.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from outlive import store
+from outlive.worker.claiming.lanes import Lanes
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+
+LOOK_S = 1.0
+"""How long a busy worker goes without a search, at most."""
+LANES_SHARE = 0.01
+SOURCES_SHARE = 0.03
+SOURCES_BATCH = 256
+SOON_S = 0.2
+
+_START = ("", "")
+
+
+class _Searches:
+    """When the last search was, and how long to pause, so that searches take no more than a share of the time."""
+
+    def __init__(self, share: float) -> None:
+        self._share, self.last_at, self.pause_s = share, -math.inf, 0.0
+        self._costs_s: deque[float] = deque(maxlen=5)
+
+    def note(self, started: float) -> None:
+        self.last_at = time.monotonic()
+        self._costs_s.append(self.last_at - started)
+        self.pause_s = min(self._costs_s) / self._share  # The cheapest counts: others waited for the processor.
+
+
+class LaneFinder:
+    def __init__(self, session: Session, wake: Wakeup, slots: Slots, queues: Sequence[str] | None) -> None:
+        self._session, self._wake, self._slots, self._queues = session, wake, slots, queues
+        self.lanes = Lanes()
+        self.suspect_waits = False
+        self._searches, self._source_searches = _Searches(LANES_SHARE), _Searches(SOURCES_SHARE)
+        self._after = _START
+        """The last queue and source that was searched."""
+        self._sources_wanted = True
+
+    async def search_if_due(self) -> None:
+        """Search if it is time, and if there is room for the jobs."""
+        if self._add_hinted() and self._slots.idle():
+            return  # An idle worker claims first what it was notified of.
+        if not self._due and not self._sources_due:
+            return  # First: to add up the room takes longer, with many slots.
+        if not self._slots.capacity() and not self._slots.room.by_task():
+            return
+        if self._due:
+            await self._search()
+        if self._sources_due:
+            await self._search_sources()
+
+    def _add_hinted(self) -> bool:
+        """Add the lanes in which a job was enqueued. True if there are some, and no search is needed now."""
+        hints, self._wake.hints = self._wake.hints, {}
+        mine = [
+            key
+            for key in hints
+            if key.task in self._slots.tasks and (self._queues is None or key.queue in self._queues)
+        ]
+        self.lanes.add(mine)
+        return bool(mine) and not self._wake.look and time.monotonic() - self._searches.last_at < LOOK_S + SOON_S
+
+    @property
+    def _due(self) -> bool:
+        past_s = time.monotonic() - self._searches.last_at
+        return self._wake.look or not self.lanes or past_s > min(LOOK_S, self._searches.pause_s)
+
+    async def _search(self) -> None:
+        """Find the lanes without a source that have jobs."""
+        started = time.monotonic()
+        self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
+        self._wake.look = self._wake.look_at_sources = False
+        found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._queues))
+        self.lanes.found(found.lanes, found.paused)
+        self.suspect_waits = found.suspect_waits
+        self._searches.note(started)
+
+    @property
+    def _sources_due(self) -> bool:
+        return self._sources_in_s(time.monotonic()) <= 0
+
+    async def _search_sources(self) -> None:
+        """Search the next batch of sources that have jobs; the next call goes on from there."""
+        started = time.monotonic()
+        self._sources_wanted = False
+        tasks = list(self._slots.tasks)
+        found = await self._session.run(
+            store.sourced_lanes(tasks, self._queues, after=self._after, batch=SOURCES_BATCH)
+        )
+        self.lanes.found_sourced(found, self._after, time.monotonic())
+        self._after = found.reached or _START
+        self._source_searches.note(started)
+
+    def pause_s(self) -> float:
+        """How long an idle worker may wait before it must ask a source or search for open ones."""
+        now = time.monotonic()
+        opens_in_s = self.lanes.opens_in_s(now)
+        return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
+
+    def _sources_in_s(self, now: float) -> float:
+        last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s
+        due_at = last_at + pause_s
+        if not self._sources_wanted and self._after == _START:
+            due_at = max(due_at, min(last_at + LOOK_S, self.lanes.opens_at or math.inf))
+        return max(0.0, due_at - now)

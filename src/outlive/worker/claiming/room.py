@@ -1,0 +1,100 @@
+"""How many jobs a worker can be given ahead, beyond those for which a slot is free.
+
+Warm children have jobs ahead. Other jobs wait for the next child of a slot: short ones of fresh tasks, and those for
+which a warm child has no room before it is replaced. So the worker has some at hand when a slot gets free, and ends and
+claims many in one statement.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from outlive.worker.processes.children import Child
+
+if TYPE_CHECKING:
+    from outlive.worker.processes.slots import Slots
+
+NEXT_CHILDREN = 8
+"""A slot of a warm task holds jobs for at most this many successive children: to fork and end these takes about as long
+as the work that a child is given ahead."""
+
+SPREAD = 64
+"""Jobs claimed together are spread over at least this many children, if there are."""
+
+
+class Room:
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    def ahead(self, task: str) -> int:
+        """How many jobs a slot should have, in its child or for the next one; 1 unless the task is warm."""
+        facts = self._slots.tasks[task]
+        if facts.max_jobs == 1 or facts.limits.source or task in self._slots.unclean.tasks:
+            return 1
+        return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
+
+    def share(self, jobs: int, task: str) -> int:
+        """How many of these jobs to give a child before the next one: to wake each child for a few costs more."""
+        return max(1, min(jobs // SPREAD, self.ahead(task)))
+
+    def by_task(self) -> Mapping[str, int]:
+        """How many more jobs of each task can be taken in while every slot is busy."""
+        slots = self._slots
+        room: Counter[str] = Counter()
+        if slots.closed or slots.suspect() is not None:
+            return room
+        now, free, most = time.monotonic(), slots.free, cache(self._most)
+        for child in slots.children:
+            if child.task not in slots.tasks or child.held_up or child.runs_over(now):
+                continue
+            if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
+                free -= child.bound
+                if free < 0 or not child.bound:
+                    continue
+            room[child.task] += max(0, self._left(child, child.task, most(child.task)))
+        room.subtract(Counter(one.job.task for one in slots.unplaced))
+        return {task: left for task, left in room.items() if left > 0}
+
+    def _most(self, task: str) -> int:
+        """How many jobs of this task a slot may have."""
+        return 1 + self._behind(task) if self._slots.tasks[task].max_jobs == 1 else self.ahead(task)
+
+    def _left(self, child: Child, task: str, most: int) -> int:
+        """How many more jobs its slot may have. If no other child can be forked, this one must take them."""
+        left = most - len(child.given)
+        if self._slots.trouble:
+            left = min(left, 0 if child.retiring else self._slots.tasks[task].max_jobs - child.served)
+        return left
+
+    def _behind(self, task: str) -> int:
+        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short.
+
+        A death of the worker is not charged to a job that was claimed ahead until its begin is marked. A task that asks
+        for the first loss to count gets no jobs ahead.
+        """
+        limits = self._slots.tasks[task].limits
+        strict = limits.on_worker_death == "fail" or limits.max_losses == 1
+        if limits.source or strict:
+            return 0
+        number = self._slots.pace.ahead(task)
+        return number if number > 1 else 0
+
+    def served_tasks(self) -> set[str | None]:
+        """The warm tasks whose slots take more jobs when they have done some."""
+        now = time.monotonic()
+        tasks = {child.task for child in self._slots.busy if not child.held_up and not child.runs_over(now)}
+        return {task for task in tasks if task in self._slots.tasks and self.ahead(task) > 1}
+
+    def is_filled(self) -> bool:
+        """Whether the slots have enough to do for some milliseconds."""
+        slots = self._slots
+        if free := slots.capacity():
+            return 2 * free < slots.size - 1
+        waiting, ahead = len(slots.unplaced) // slots.size, cache(self.ahead)
+        return all(
+            one.task in slots.tasks and len(one.given) + waiting > max(1, ahead(one.task) // 2) for one in slots.busy
+        )

@@ -1,0 +1,178 @@
+"""Suspects: jobs that ran when several workers died. They begin alone in the next one.
+
+Nothing else is claimed while a suspect is alone. When its time is over, the database is updated first, and only then
+may other jobs begin beside it: `alone` in the database always means that nothing was beside it.
+
+A suspect costs other jobs a few seconds at most. While no job waits for this worker, or other workers claim those that
+do, a suspect has all its time alone, and a worker that makes room for one may take a minute. But when a job has waited
+for four seconds because of a suspect, it begins. A suspect that has waited for ten minutes begins beside other jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+import psycopg
+
+from outlive import store
+from outlive.config import Config
+from outlive.model import Claimed, LaneState
+from outlive.worker.claiming.lane_finder import LaneFinder
+from outlive.worker.claiming.lanes import LaneKey
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.processes.children import Assignment
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+
+LOOK_S = 0.25
+WAITING_LOOK_S = 5.0
+"""How often a worker checks whether a suspect has waited too long."""
+MAKE_ROOM_AFTER_S = 60.0
+ROOM_S = 60.0
+"""How long a worker stops claiming to make room, at most, and how long it then claims before it may stop again."""
+STARVES_S = 600.0
+"""A suspect that has waited this long begins beside other jobs: no worker has been idle."""
+HOLD_UP_S = 4.0
+"""How long other jobs may wait for a worker because of a suspect."""
+HOLD_UP_FOR_ROOM_S = 2.0
+"""The part of that which a worker may take to make room. The rest is left for the suspect."""
+SOURCES = 256
+_START = ("", "")
+_ROOM = "outlive suspects"
+
+_log = logging.getLogger("outlive.worker")
+
+
+class SuspectClaim:
+    """Claims a suspect for an idle worker. `Suspects` decides when it must, and when it must not."""
+
+    def __init__(self, worker: UUID, config: Config, session: Session, slots: Slots, finder: LaneFinder) -> None:
+        self._worker, self._config, self._session, self._slots, self._finder = worker, config, session, slots, finder
+        self.making_room = False
+        """Nothing is claimed until this worker is idle and can run a suspect alone."""
+        self.starves = False
+        """A suspect has waited so long that it begins beside other jobs."""
+        self.not_before = 0.0
+        """Other jobs have waited because of a suspect, and have this worker until then."""
+        self._others_next = False
+        """The last claim was a suspect: other jobs that wait come before the next one."""
+
+    def may_begin(self, *, others_wait: bool) -> bool:
+        if self.starves:
+            return self._slots.capacity() > 0
+        if not self._finder.suspect_waits or not self._slots.idle() or time.monotonic() < self.not_before:
+            return False
+        theirs, self._others_next = self._others_next and others_wait, False
+        return not theirs
+
+    async def claim(self) -> list[Claimed]:
+        after_s = STARVES_S if self.starves else None
+        self.starves = self._finder.suspect_waits = False
+        tasks, queues, lease_s = list(self._slots.tasks), self._config.queues, self._config.lease_s
+        claimed = await self._session.run(
+            store.claim_suspect(self._worker, tasks=tasks, queues=queues, lease_s=lease_s, after_s=after_s)
+        )
+        self.making_room = False  # This worker has the suspect, or another one does.
+        self._others_next = bool(claimed)
+        return claimed
+
+
+class Suspects:
+    def __init__(
+        self, worker: UUID, config: Config, session: Session, *, slots: Slots, claim: SuspectClaim, wake: Wakeup
+    ) -> None:
+        self._worker, self._config, self._session = worker, config, session
+        self._slots, self._claim, self._wake = slots, claim, wake
+        self._first: dict[LaneKey, tuple[datetime, float]] = {}
+        """When the first job of each lane is ready, and since when (monotonic) it is the first. While that changes,
+        other workers claim the jobs of the lane."""
+        self._held_up_s = 0.0
+        """How long a job has waited for this worker, because it claims nothing."""
+        self._ask_at = time.monotonic() + WAITING_LOOK_S
+        self._room_from = 0.0
+        self._room_until: float | None = None
+        """When this worker stops making room at the latest. None: it makes none, and does not hold the lock."""
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        suspect = self._slots.suspect()
+        if suspect is not None and time.monotonic() - (suspect.started or suspect.taken) >= suspect.job.alone_s:
+            await self._end_time_alone(suspect, "job %s survived its time alone: other jobs run beside it now")
+        elif suspect is not None or self._room_until is not None:
+            await self._look_for_held_up()
+            if self._room_until is not None:
+                await self._make_room_until(self._room_until)
+            if suspect is not None and self._held_up_s >= HOLD_UP_S and self._slots.size > 1:
+                await self._end_time_alone(suspect, "job %s was alone while others waited: they run beside it now")
+        else:
+            self._give_others_as_long()
+            if time.monotonic() >= self._ask_at:
+                self._ask_at = time.monotonic() + WAITING_LOOK_S
+                await self._look_for_suspects()
+
+    async def _look_for_held_up(self) -> None:
+        tasks, queues = list(self._slots.tasks), self._config.queues
+        unsourced = await self._session.run(store.unsourced_lanes(tasks, queues))
+        sourced = await self._session.run(store.sourced_lanes(tasks, queues, after=_START, batch=SOURCES))
+        now = time.monotonic()
+        self._first = _first_jobs((*unsourced.lanes, *sourced.lanes), self._first, now)
+        self._held_up_s = max((now - since for _, since in self._first.values()), default=0.0)
+
+    def _give_others_as_long(self) -> None:
+        """Claim no suspect for as long as other jobs have waited because of the last one."""
+        if self._held_up_s:
+            self._claim.not_before = time.monotonic() + self._held_up_s
+        self._held_up_s, self._first = 0.0, {}
+
+    async def _end_time_alone(self, one: Assignment, why: str) -> None:
+        if await self._session.run(store.end_time_alone(self._worker, one.job.token)):
+            one.alone = False
+            _log.info(why, one.job.id)
+            self._wake.notify()
+
+    async def _look_for_suspects(self) -> None:
+        """Run a suspect that has waited very long beside other jobs, or make room for one that has waited for long."""
+        if self._slots.closed:
+            return
+        if await self._one_waits(STARVES_S):
+            self._claim.starves = True
+            self._wake.notify()
+        elif time.monotonic() >= self._room_from and not self._session.pooled and await self._one_waits():
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
+        if await self._session.run(store.try_lock(_ROOM)):
+            _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
+            self._room_until = time.monotonic() + ROOM_S
+            self._claim.making_room = True
+
+    async def _make_room_until(self, until: float) -> None:
+        """Make room for as long as a suspect waits and no other job waits for long."""
+        over = not self._claim.making_room or self._slots.closed or time.monotonic() >= until
+        if over or self._held_up_s >= HOLD_UP_FOR_ROOM_S or not await self._one_waits():
+            self._room_until, self._claim.making_room = None, False
+            self._room_from = time.monotonic() + ROOM_S
+            self._wake.notify()
+            with contextlib.suppress(psycopg.Error):  # A broken connection has released the lock.
+                await self._session.run(store.unlock(_ROOM))
+
+    async def _one_waits(self, after_s: float = MAKE_ROOM_AFTER_S) -> bool:
+        tasks, queues = list(self._slots.tasks), self._config.queues
+        return await self._session.run(store.suspects_wait(tasks, queues, after_s=after_s))
+
+
+def _first_jobs(
+    lanes: Iterable[LaneState], before: dict[LaneKey, tuple[datetime, float]], now: float
+) -> dict[LaneKey, tuple[datetime, float]]:
+    """When the first job of each lane is ready, and since when it is the first."""
+    first = {
+        LaneKey(lane.queue, lane.source, lane.task, lane.priority): (lane.ready_at, now) for lane in lanes if lane.ready
+    }
+    return {key: before[key] if key in before and before[key][0] == one[0] else one for key, one in first.items()}

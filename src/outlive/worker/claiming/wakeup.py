@@ -1,0 +1,63 @@
+"""What wakes the claim loop, and the checks for cancel requests, for followers, and for what others have left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+
+from outlive.worker import loops
+from outlive.worker.claiming.lanes import LaneKey
+
+Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
+MAX_HINTS = 64
+CANCEL = "cancel"
+"""The notification of a cancel request for a running job."""
+WATCH = "watch"
+"""The notification that the output of a running job is followed."""
+FOLLOW = "follow"
+"""The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
+DRAIN = "drain"
+"""The notification that an operator wants some worker to drain."""
+
+
+class Wakeup:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.cancel, self.watch, self.follow = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.look = self.look_at_sources = True
+        """Lanes, with or without a source, may have jobs that the last look did not find."""
+        self.hints: dict[LaneKey, None] = {}
+        """Lanes in which a job was enqueued lately."""
+
+    def set(self) -> None:
+        """There is an end to write, or a slot is free."""
+        self._event.set()
+
+    def notify(self, payload: str = "") -> None:
+        """A job was enqueued in the lane that the payload names; without one, anything may have changed."""
+        if event := {CANCEL: self.cancel, WATCH: self.watch, FOLLOW: self.follow}.get(payload):
+            event.set()
+            return
+        if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
+            self.hints[lane] = None
+        else:
+            self.look = True
+            self.look_at_sources = self.look_at_sources or lane is None
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self, at_most_s: float) -> None:
+        await loops.wait(self._event, at_most_s)
+
+
+def _lane(payload: str) -> LaneKey | None:
+    """The lane that a notification names; None if it is empty or was cut. Anyone who may log in can send one."""
+    try:
+        queue, task, priority = msgspec.json.decode(payload, type=tuple[str, str, Priority])
+    except msgspec.DecodeError:
+        return None
+    return None if "\0" in queue + task else LaneKey(queue, "", task, priority)

@@ -1,0 +1,156 @@
+"""Deaths: what becomes of the jobs of a child, a parent or a zygote that has died.
+
+The job that a child had begun and not answered is blamed, unless another process may be the cause: then it is released,
+up to a limit, so that a job that kills its parent each time is caught too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from outlive.model import Ended
+from outlive.protocol import Exited
+from outlive.states import Outcome
+from outlive.worker.ending.deferred_ends import looks_stopped
+from outlive.worker.ending.ends import LOG_AGAIN_S, last_line, unanswered
+from outlive.worker.limits.memory_limits import Kills, in_group
+from outlive.worker.processes.children import LEASE_LOST, Assignment, Child, Verdict
+
+if TYPE_CHECKING:
+    from outlive.worker.processes.slots import Slots
+
+MAX_UNPROVEN = 10
+"""How often in a row the process of a job may die without proof against the job, before the job is blamed."""
+UNPROVEN_KEPT = 10_000
+LONGEST_PAUSE_S = 60.0
+MAX_ZYGOTES = 10
+ZYGOTES_S = 120.0
+"""A job that sees this many zygotes die within this time is given up: it may be what kills them."""
+NOT_IMPORTED_S = 5.0
+
+WITH_PARENT = Verdict(Outcome.RELEASED, "the process was killed with its parent")
+MANY_ZYGOTES = Verdict(Outcome.LOST, f"{MAX_ZYGOTES} zygotes died in a short time while it ran")
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Deaths:
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self.oom_kills = Kills()
+        self._unproven: dict[UUID, int] = {}
+        """How often in a row the process of a job has died without proof that the job is the cause.
+
+        The child died before the job began: the job's size may kill it. The parent died: the kernel does not say which
+        process has killed it. The kernel killed the child for lack of memory that others used.
+        """
+        self._zygotes: deque[float] = deque(maxlen=MAX_ZYGOTES)
+        """When the last zygotes died, except for those that the kernel has killed for lack of memory."""
+        self._logged = ("", 0.0)
+
+    def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
+        """A child died, alone or with its parent. The job that it had begun ends, and the others are released."""
+        if not child.given:
+            return
+        others = child.recall()
+        begun = child.given.popleft() if child.given else None
+        others = [*child.given, *others]
+        child.given.clear()
+        if begun is not None:
+            self._end_begun(child, begun, exit, with_parent=with_parent)
+        elif others[0].verdict is not None or self._count(others[0]) >= MAX_UNPROVEN:
+            self._end_begun(child, others.pop(0), exit, with_parent=False)
+        for other in others:
+            self._slots.release(other.job)
+
+    def _end_begun(self, child: Child, begun: Assignment, exit: Exited, *, with_parent: bool) -> None:
+        verdict = begun.verdict
+        if verdict is None:
+            verdict = self._cause(child, begun, exit, with_parent=with_parent)
+        elif verdict is not LEASE_LOST:
+            verdict = self._blamed_at_last(begun, verdict, Outcome.OUT_OF_MEMORY)
+        charged = verdict is not None and verdict.outcome is not Outcome.CRASHED
+        if not begun.facts.preload and not begun.imported and not charged:
+            self._slots.report.ended(begun.job, self._not_imported(child, begun, exit.status))
+            return
+        end = unanswered(child, begun, exit, verdict)
+        stopped = verdict is None and (self._slots.stopping or looks_stopped(exit.status, end.stack))
+        self._slots.report_end(begun, end, verdict, stopped=stopped)
+
+    def _cause(self, child: Child, begun: Assignment, exit: Exited, *, with_parent: bool) -> Verdict | None:
+        """What killed a child: the kernel, or what has killed its parent. None: the job itself.
+
+        A job whose parent dies each time is blamed, if no other child may have killed the parent.
+        """
+        if exit.status == signal.SIGKILL:
+            groups = self._slots.zygotes.groups
+            if (verdict := self.oom_kills.verdict(child, begun, exit, groups)) is not None:
+                return self._blamed_at_last(begun, verdict, Outcome.OUT_OF_MEMORY)
+        if with_parent and not self._slots.stopping:
+            only = child.parent.culprits == 1
+            return self._blamed_at_last(begun, WITH_PARENT, Outcome.CRASHED) if only else WITH_PARENT
+        return None
+
+    def by_kernel(self, child: Child, current: Assignment) -> Verdict | None:
+        """The verdict about a job whose child lives, if the kernel has killed one of its processes."""
+        verdict = None if child.group is None else in_group(child, child.group, current)
+        return verdict and self._blamed_at_last(current, verdict, Outcome.OUT_OF_MEMORY)
+
+    def _blamed_at_last(self, one: Assignment, verdict: Verdict, blame: Outcome) -> Verdict:
+        """A verdict that releases the job, counted: after too many of them in a row, the outcome is `blame`."""
+        if verdict.outcome is not Outcome.RELEASED:
+            return verdict
+        if (times := self._count(one)) >= MAX_UNPROVEN:
+            return Verdict(blame, f"{verdict.error}, as at its last {times - 1} attempts")
+        if blame is Outcome.OUT_OF_MEMORY:  # There may be enough memory later.
+            return verdict._replace(again_s=min(LONGEST_PAUSE_S, 2.0**times))
+        return verdict
+
+    def _count(self, one: Assignment) -> int:
+        times = self._unproven[one.job.id] = self._unproven.pop(one.job.id, 0) + 1
+        if len(self._unproven) > UNPROVEN_KEPT:
+            del self._unproven[next(iter(self._unproven))]
+        return times
+
+    def forget(self, one: Assignment) -> None:
+        """This attempt has ended by itself."""
+        self._unproven.pop(one.job.id, None)
+
+    def _not_imported(self, child: Child, begun: Assignment, status: int) -> Ended:
+        """A new interpreter (`preload=False`) died before it had imported the app: no job is to blame.
+
+        The job is released for a few seconds. This is logged once a minute, not for each job.
+        """
+        output = child.output.end(begun.job)
+        code = os.waitstatus_to_exitcode(status)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        error = f"its interpreter ended ({how}) before the app was imported: {last_line(output)}"
+        logged, logged_at = self._logged
+        if logged != error or time.monotonic() - logged_at > LOG_AGAIN_S:
+            self._logged = (error, time.monotonic())
+            _log.error("jobs of %s wait, and are retried every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
+        return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
+
+    def zygote_died(self) -> str:
+        """A zygote died, and its jobs go on. Those that have seen many die in a short time are given up.
+
+        Returns what is known about the cause, for the log.
+        """
+        if self.oom_kills.account_for_one(self._slots.zygotes.groups):
+            return ", probably killed by the kernel for lack of memory"
+        now = time.monotonic()
+        self._zygotes.append(now)
+        since = self._zygotes[0]
+        if len(self._zygotes) == self._zygotes.maxlen and now - since <= ZYGOTES_S and not self._slots.stopping:
+            for child in self._slots.busy:
+                if child.current.verdict is None and child.current.started < since and child.has_begun():
+                    self._slots.release_behind(child)
+                    child.current.decide(MANY_ZYGOTES)
+                    child.signal(signal.SIGKILL)
+        return ""

@@ -1,0 +1,82 @@
+"""The log lines of ends.
+
+The successes that are read together are handed over together: to queue a line by itself costs as much as to make it.
+The line of another end says when the next attempt may begin, which the database decides. So it waits until the end is
+written, for at most a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from uuid import UUID
+
+import psycopg
+
+from outlive import db, store
+from outlive.model import Claimed, Ended
+from outlive.states import FAULTS, Outcome
+from outlive.worker.reporting import job_log
+from outlive.worker.session import Session
+
+WRITTEN_S = 0.03
+"""How long it usually takes until an end is written."""
+AT_MOST_S = 1.0
+
+
+class EndLines:
+    def __init__(self, worker: UUID, session: Session) -> None:
+        self._worker, self._session = worker, session
+        self._waiting: dict[int, tuple[Claimed, Ended, float]] = {}
+        """Attempts whose line is not written yet, by token, with the time of their end."""
+        self._any = asyncio.Event()
+        self._successes: list[job_log.Success] = []
+        self._first_at = 0.0
+        """When the first of these was read."""
+
+    def add(self, job: Claimed, end: Ended) -> None:
+        if end.outcome is Outcome.SUCCEEDED:
+            if job_log.shows_info():
+                if not self._successes:
+                    self._first_at = time.time()
+                    asyncio.get_running_loop().call_soon(self._write_successes)
+                self._successes.append((job.id, job.task, job.attempt, end.took_s))
+            return
+        if end.outcome not in FAULTS:  # Released or cancelled.
+            job_log.not_succeeded(job, end, time.time(), worker=self._worker, state=None, next_try=None)
+            return
+        self._waiting[end.token] = (job, end, time.time())
+        self._any.set()
+        asyncio.get_running_loop().call_later(AT_MOST_S, self._write, end.token)
+
+    async def run_once(self) -> None:
+        await self._any.wait()
+        self._any.clear()
+        await asyncio.sleep(WRITTEN_S)
+        try:
+            found = await self._session.run(store.next_tries(self._waiting))
+        except psycopg.Error as error:
+            if not db.lost(error):
+                raise
+            return  # The lines are written after a second, without it.
+        for token, (state, next_try) in found.items():
+            self._write(token, state, next_try)
+        if self._waiting:
+            self._any.set()
+
+    def _write(self, token: int, state: str | None = None, next_try: datetime | None = None) -> None:
+        if (waiting := self._waiting.pop(token, None)) is not None:
+            job, end, ended_at = waiting
+            job_log.not_succeeded(job, end, ended_at, worker=self._worker, state=state, next_try=next_try)
+
+    def _write_successes(self) -> None:
+        if self._successes:
+            successes, self._successes = self._successes, []
+            job_log.succeeded(successes, self._first_at, worker=self._worker)
+
+    def flush(self) -> None:
+        """Write all lines that wait."""
+        self._write_successes()
+        for token in list(self._waiting):
+            self._write(token)

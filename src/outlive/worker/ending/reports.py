@@ -1,0 +1,81 @@
+"""What slots report about attempts, passed on to the service that deals with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from outlive.model import Claimed, Ended, Schedule, SourceLimits
+from outlive.protocol import Call, Progress, TaskFacts
+from outlive.worker.ending.deferred_ends import EndEvents
+from outlive.worker.processes.child_reader import ChildReports
+from outlive.worker.processes.children import Child
+
+if TYPE_CHECKING:
+    from outlive.worker.services import Services
+
+
+class AttemptEvents(ChildReports, EndEvents, Protocol):
+    """What slots report."""
+
+    def starting(self, job: Claimed) -> tuple[str, str] | None: ...
+    def slot_freed(self) -> None: ...
+    def trouble_changed(self, trouble: str | None) -> None: ...
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None: ...
+
+
+class AttemptReports:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def starting(self, job: Claimed) -> tuple[str, str] | None:
+        telemetry = self._services.telemetry
+        return None if telemetry is None else telemetry.starting(job)
+
+    def traced(self, spans: bytes) -> None:
+        if self._services.telemetry is not None:
+            self._services.telemetry.traced(spans)
+
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
+        services = self._services
+        services.end_lines.add(job, end)
+        if services.tallies is not None:
+            services.tallies.ended(job, end)
+        if services.telemetry is not None and not services.leases.disowned(end.token):  # Otherwise its reaper does it.
+            services.telemetry.ended(job, end)
+        services.sources.note(job.source, end)
+        if completing:
+            services.completions.expect(end)
+        elif not services.progress.hold(end):
+            services.outbox.put(end)
+
+    def called(self, child: Child, call: Call) -> None:
+        self._services.calls.put(child, call)
+
+    def secret_of(self, token: int) -> str:
+        return self._services.me.secret_of(token)
+
+    def progressed(self, progress: Progress) -> None:
+        self._services.progress.note(progress)
+
+    def pending_bytes(self) -> int:
+        """How much that jobs have sent is in memory and not written yet."""
+        services = self._services
+        ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.completions.pending)
+        parts = (part for end in ends for part in (end.result, end.records, end.spawns))
+        written_later = sum(len(part) for part in parts if part is not None)
+        return written_later + services.progress.pending_bytes + services.calls.pending_bytes
+
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None:
+        self._services.registration.app_imported(tasks, sources, schedules)
+        self._services.wake.notify()
+
+    def trouble_changed(self, trouble: str | None) -> None:
+        self._services.heartbeat.report_trouble(trouble)
+
+    def slot_freed(self) -> None:
+        self._services.wake.set()

@@ -1,0 +1,43 @@
+"""Following: what transactions have left behind, so that none of them takes long or holds locks for long.
+
+Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), and jobs wait for others that have ended
+(sql/schema/functions/late_ends.sql). A notification says that there is something to do. Without one, it is looked for
+every second. Each statement does a little, and any number of these services may run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from outlive import store
+from outlive.worker import loops
+from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.session import Session
+
+LOOK_S = 1.0
+KEYS_AT_ONCE = 500
+"""How many jobs and keys one statement looks at. If there are more, it is repeated at once, but not forever: some may
+be locked."""
+NOTES_AT_ONCE = 500
+"""The same for notes about the ends of jobs. A statement follows up fewer, if they concern many jobs."""
+TURNS = 100
+
+
+class Following:
+    def __init__(self, session: Session, wake: Wakeup) -> None:
+        self._session, self._wake = session, wake
+
+    async def run_once(self) -> None:
+        self._wake.follow.clear()
+        await self.follow()
+        await loops.wait(self._wake.follow, LOOK_S)
+
+    async def follow(self) -> None:
+        """Do what is left, one kind after the other, as long as there is more."""
+        for _ in range(TURNS):
+            keys = await self._session.run(store.admit_due(KEYS_AT_ONCE))
+            notes = await self._session.run(store.check_late_ends(NOTES_AT_ONCE))
+            ends = await self._session.run(store.follow_late_ends(NOTES_AT_ONCE))
+            if keys < KEYS_AT_ONCE and notes < NOTES_AT_ONCE and not ends:
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,98 @@
+"""Registration: it writes this worker and its app into the database, at the start and after each reload.
+
+Tasks and sources are written after each import of the app. Schedules are declared by a worker that starts, and when a
+reload has changed them. So a worker of an older version that merely runs on, or imports its app again because a zygote
+has died, takes back nothing that newer workers have declared. It declares a schedule again only if another app took it
+over and no living worker of that app declares it any more: that app was changed, or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from outlive import store
+from outlive.config import Config
+from outlive.importing import full_name
+from outlive.model import Schedule, SourceLimits
+from outlive.protocol import TaskFacts
+from outlive.worker.fleet.schedules import Schedules
+from outlive.worker.identity import Identity
+from outlive.worker.loops import wait
+from outlive.worker.session import Session
+
+AGAIN_S = 0.2
+"""How long what another transaction has locked waits before the next try."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Registration:
+    def __init__(self, me: Identity, target: str, config: Config, session: Session, schedules: Schedules) -> None:
+        self._me, self._app, self._config, self._session = me, config.service or full_name(target), config, session
+        self._schedules = schedules
+        self._tasks: Mapping[str, TaskFacts] = {}
+        self._sources: Sequence[SourceLimits] = ()
+        self._to_declare: Sequence[Schedule] = ()
+        self._declared: Sequence[Schedule] | None = None
+        self._due = asyncio.Event()
+        self._locked: list[str] = []
+
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None:
+        self._tasks, self._sources, self._to_declare = tasks, sources, schedules
+        if self._me.formerly is not None and self._declared is None:
+            self._declared = schedules  # It has declared them under its former id.
+        self._due.set()
+
+    async def register_worker(self) -> None:
+        await self._session.run(self._me.registering(self._config))
+        await self._register_app()
+        await self._session.run(store.quarantine_killers())
+
+    async def run_once(self) -> None:
+        await wait(self._due, self._config.sweep_s)
+        if not self._due.is_set():
+            await self._take_back_schedules()
+        elif not await self._register_app():
+            await asyncio.sleep(AGAIN_S)
+
+    async def _register_app(self) -> bool:
+        """Register tasks, sources and schedules. False: other transactions have locked some, so it must be repeated."""
+        run, tasks = self._session.run, self._tasks
+        locked = await run(store.register_sources(self._sources))
+        await run(store.register_tasks(facts.limits for facts in tasks.values()))
+        names = [schedule.name for schedule in self._to_declare]
+        await run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
+        locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
+        if not await self._declare_schedules():
+            locked.append("schedules")
+        if locked and locked != self._locked:
+            _log.warning("another transaction has locked %s: what this app declares waits for it", ", ".join(locked))
+        self._locked = locked
+        if not locked and tasks is self._tasks:
+            self._due.clear()
+        return not locked
+
+    async def _declare_schedules(self) -> bool:
+        """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""
+        schedules = self._to_declare
+        if schedules != self._declared:
+            try:
+                await self._schedules.declare(schedules, self._app)
+            except psycopg.errors.LockNotAvailable:
+                return False
+            self._declared = schedules
+        return True
+
+    async def _take_back_schedules(self) -> None:
+        """Declare again what another app has taken over and dropped."""
+        if not self._to_declare:
+            return
+        orphaned = await self._session.run(store.orphaned_schedules(self._me.id))
+        if mine := [schedule for schedule in self._to_declare if schedule.name in orphaned]:
+            await self._schedules.declare(mine, self._app)

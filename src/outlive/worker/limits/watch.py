@@ -1,0 +1,116 @@
+"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit.
+
+It counts running time (running_time.py): a job is not charged for time in which its supervisor stood still too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+from outlive.states import Outcome
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.limits import memory_limits, running_time
+from outlive.worker.processes.children import KILL_AFTER_S, LEASE_LOST, LEAVE_S, Assignment, Child, Verdict
+from outlive.worker.processes.slots import Slots
+
+WATCH_S = 0.05
+BEGIN_S = 2.0
+"""A child that takes longer than this to begin its job is stuck."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Watch:
+    def __init__(self, slots: Slots, leases: Leases) -> None:
+        self._slots, self._leases = slots, leases
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(WATCH_S)
+        now, ran_until = time.monotonic(), running_time.tick()
+        self._slots.zygotes.sweep()
+        self._slots.zygotes.continue_stopped(now)
+        self._slots.zygotes.fork_ahead()
+        self._slots.reader.resume()
+        self._slots.look_for_trouble(now)
+        self._slots.deferred.report_due(ran_until)
+        self._slots.drop_unplaced(now, self._leases)
+        self._enforce_idle()
+        self._slots.deaths.oom_kills.forget_old(self._slots.zygotes.groups)
+        self._end_finished(ran_until)
+        for child in self._slots.busy:
+            current = child.current
+            if (
+                self._leases.expired(current.job.token, now)
+                and current.verdict is not LEASE_LOST
+                and not child.distrusted
+            ):
+                self._kill_untrusted(child)
+            elif current.verdict is not None:
+                self._kill_overdue(child, current, ran_until)
+            elif not child.has_begun():
+                if ran_until - current.counted_from > BEGIN_S and not child.unsent:
+                    self._slots.give_up_on(child)
+            else:
+                self._judge(child, current, ran_until)
+                if len(child.given) > 1 and child.runs_over(now):
+                    self._slots.relieve(child)
+
+    def _enforce_idle(self) -> None:
+        """The memory that a warm child keeps between jobs counts too."""
+        for child in self._slots.children:
+            facts = self._slots.tasks.get(child.task or "")
+            if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
+                memory_limits.enforce_idle(child, facts.memory_bytes)
+
+    def _end_finished(self, now: float) -> None:
+        """Kill children that do not exit after their last job: it may have left a thread or patched `os._exit`."""
+        for child in self._slots.children:
+            if not child.retiring or child.given or not child.pid:
+                continue
+            if child.leaving_since is None:
+                child.leaving_since = now
+            elif now - child.leaving_since > LEAVE_S:
+                _log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
+                child.signal(signal.SIGKILL)
+                child.leaving_since = now
+
+    def _judge(self, child: Child, current: Assignment, now: float) -> None:
+        if current.timeout_s is not None and now - current.counted_from > current.timeout_s:
+            self.end(child, Outcome.TIMED_OUT, f"Hard timeout of {current.timeout_s:g} s exceeded")
+        elif current.stall_s is not None and now - current.moved > current.stall_s:
+            self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
+        else:
+            memory_limits.give_cgroup(child, current, self._slots.zygotes.groups)
+            if (over := memory_limits.verdict(child, current)) and self._slots.isolate(child, over):
+                child.signal(signal.SIGKILL)
+
+    def end(self, child: Child, outcome: Outcome, error: str) -> None:
+        """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
+        current = child.current
+        if self._slots.isolate(child, Verdict(outcome, error)):
+            if outcome is Outcome.TIMED_OUT:
+                _log.warning("Job %s timed out", current.job.id)
+            current.term_sent = running_time.now()
+            child.signal(signal.SIGTERM)
+
+    def _kill_overdue(self, child: Child, current: Assignment, now: float) -> None:
+        overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
+        if overdue and (not child.has_begun() or self._slots.isolate(child)):
+            child.signal(signal.SIGKILL)
+
+    def _kill_untrusted(self, child: Child) -> None:
+        """Kill a job whose lease can't be trusted: another worker may run it soon.
+
+        The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
+        The database was away, or this process stood still, so the job is given back at no cost. A job that stops its
+        own supervisor is charged when it continues it (`Supervisor._obey`).
+        """
+        _log.error("job %s: %s; its process is killed", child.current.job.id, LEASE_LOST.error)
+        self._leases.not_kept.update(one.job.token for one in child.given)
+        self._slots.release_behind(child)  # Their leases are as old.
+        for one in child.given:
+            one.decide(LEASE_LOST)
+        child.signal(signal.SIGKILL)

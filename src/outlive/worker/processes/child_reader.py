@@ -1,0 +1,208 @@
+"""The frames of children: they are read in bounded pieces, and checked before they count.
+
+A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs. A
+child that sends what outlive's own code never sends is killed. No child keeps the worker from reading the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Protocol
+
+from outlive import protocol
+from outlive.errors import StaleAttempt
+from outlive.states import Outcome
+from outlive.worker.limits import running_time
+from outlive.worker.processes.children import Child, Verdict
+
+READ_BYTES = 64 * 1024
+LAST_BYTES = 512 * 1024
+"""How much is read from a dead child: more than a socket holds, and little enough to read at once."""
+LARGE_BYTES = 256 * 1024
+BUDGET_BYTES = 24 * 1024 * 1024
+"""How much data of large frames may wait in memory to be written."""
+PAUSE_S = 0.003
+"""How long reading pauses for a child that has jobs ahead and sends only answers: many at once cost less than one by
+one."""
+PAUSE_AHEAD = 4
+PAUSE_ANSWERS = 64
+"""How many jobs such a child has at least, and how many of the last frames of its task were answers. A child that calls
+its worker must not wait for the reply. An end must not be read late if memory is limited: it would be charged for the
+next job."""
+MAX_CALLS = 8
+"""How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
+interrupts it."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class ChildReports(Protocol):
+    """What children report."""
+
+    def called(self, child: Child, call: protocol.Call) -> None: ...
+    def secret_of(self, token: int) -> str: ...
+    def progressed(self, progress: protocol.Progress) -> None: ...
+    def traced(self, spans: bytes) -> None: ...
+    def pending_bytes(self) -> int: ...
+
+
+class ChildReader:
+    def __init__(self, reports: ChildReports, done: Callable[[Child, protocol.Done], None]) -> None:
+        self._reports, self._done = reports, done
+        self._reading: Child | None = None
+        """The child whose large frame is being read."""
+        self._waiting: deque[Child] = deque()
+        """Children that have begun a large frame, and wait for their turn."""
+        self._answers: Counter[str | None] = Counter()
+        """How many of the last frames of each task were answers of jobs, without another one in between."""
+
+    def read(self, child: Child) -> bool:
+        """Read a piece; False if there is no more to read now."""
+        if child.hung_up or child.distrusted:
+            return False
+        try:
+            data = child.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            child.hung_up = True
+            self._stop_reading(child)
+            return False
+        garbled: protocol.GarbledFrame | None = None
+        try:
+            messages = child.frames.feed(data)
+        except protocol.GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
+            messages, garbled = error.before, error
+        for message in messages:
+            if type(message) is protocol.Done:
+                self._answers[child.task] += 1
+                self._end(child, message)
+            else:
+                self._answers[child.task] = 0
+                self._handle(child, message)
+            if child.distrusted:
+                return False
+        if garbled is not None:
+            self.distrust(child, f"sends a frame that can't be decoded ({garbled})")
+            return False
+        if child.unsent:
+            child.flush()
+        if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
+            self._take_turns(child)
+        elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
+            self._stop_reading(child)
+            asyncio.get_running_loop().call_later(PAUSE_S, self._listen, child)
+        return True
+
+    def _handle(self, child: Child, message: protocol.FromChild) -> None:
+        match message:
+            case protocol.Call(verb=verb):
+                if self._may_ask(child):
+                    child.asking += 1
+                    if verb == "complete":
+                        child.answer(self._complete(child, message))
+                    else:
+                        self._reports.called(child, message)
+            case protocol.Progress():
+                self._progress(child, message)
+            case protocol.Spans(spans):
+                if len(spans) <= protocol.MAX_SPANS_BYTES:
+                    self._reports.traced(spans)
+            case protocol.Imported(token):
+                if child.runs(token):
+                    child.current.imported = True
+
+    def _listen(self, child: Child) -> None:
+        if not (child.hung_up or child.exited or child.distrusted or child in self._waiting):
+            asyncio.get_running_loop().add_reader(child.socket.fileno(), self.read, child)
+
+    def _stop_reading(self, child: Child) -> None:
+        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+
+    def read_last(self, child: Child) -> None:
+        """Read what it sent before it died. Bounded: a process that it left behind may still write."""
+        for _ in range(LAST_BYTES // READ_BYTES):
+            if not self.read(child):
+                break
+        child.read_output()
+
+    def read_output(self, child: Child) -> None:
+        """Read its frames first, then its output."""
+        if child.socket.fileno() >= 0 and child not in self._waiting:
+            self.read(child)
+        if not child.read_output():
+            asyncio.get_running_loop().remove_reader(child.pipe)
+
+    def distrust(self, child: Child, reason: str) -> None:
+        """Kill a child that breaks the protocol, and ignore what else it sends."""
+        _log.error("child %d %s: it is killed", child.pid, reason)
+        self._stop_reading(child)
+        child.retiring = child.distrusted = True
+        if child.given:
+            child.current.decide(Verdict(Outcome.CRASHED, f"its process {reason}"))
+        child.signal(signal.SIGKILL)
+        self.forget(child)
+
+    def _end(self, child: Child, done: protocol.Done) -> None:
+        if not child.runs(done.token):
+            self.distrust(child, "answers for a job that it does not run")
+        elif len(done.error or "") > protocol.MAX_ERROR_CHARS or len(done.stack or "") > protocol.MAX_STACK_CHARS:
+            self.distrust(child, "sends an error over the limit")
+        else:
+            self._done(child, done)
+
+    def _complete(self, child: Child, call: protocol.Call) -> protocol.Reply:
+        token = child.current.job.token if child.given else 0
+        if call.body != b"%d" % token:
+            return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
+        child.current.completing = True
+        return protocol.Reply(call.number, self._reports.secret_of(token).encode())
+
+    def _may_ask(self, child: Child) -> bool:
+        if child.asking + child.unread >= MAX_CALLS:
+            self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
+        return not child.distrusted
+
+    def _progress(self, child: Child, progress: protocol.Progress) -> None:
+        """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""
+        checkpoint, message = progress.checkpoint or b"", progress.message or ""
+        if len(checkpoint) > protocol.MAX_CHECKPOINT_BYTES or len(message) > protocol.MAX_PROGRESS_CHARS:
+            self.distrust(child, "sends progress over the limit")
+        elif child.runs(progress.token):
+            child.current.moved = running_time.now()
+            self._reports.progressed(progress)
+
+    def _take_turns(self, child: Child) -> None:
+        """Read one large frame at a time: this child's goes on, or waits until those of others are written."""
+        if child is self._reading:
+            if child.frames.unfinished_bytes > LARGE_BYTES:
+                return
+            self._reading = None
+        elif child not in self._waiting:
+            self._waiting.append(child)
+            self._stop_reading(child)
+        self.resume()
+
+    def resume(self) -> None:
+        """Read the next large frame, if it fits beside the data that is not written yet."""
+        if self._reading is not None or not self._waiting:
+            return
+        pending_bytes = self._reports.pending_bytes()
+        if pending_bytes and pending_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
+            return
+        child = self._reading = self._waiting.popleft()
+        self._listen(child)
+
+    def forget(self, child: Child) -> None:
+        """The child is gone: read the next one."""
+        if child in self._waiting:
+            self._waiting.remove(child)
+        if child is self._reading:
+            self._reading = None
+            self.resume()

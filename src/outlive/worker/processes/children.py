@@ -1,0 +1,334 @@
+"""A child as the supervisor sees it: its socket, its output, its jobs, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from outlive import linux, protocol
+from outlive.model import Claimed, MemoryCourse
+from outlive.protocol import Reply, Run, TaskFacts, encode_frame
+from outlive.states import Outcome
+from outlive.worker.limits import running_time
+from outlive.worker.limits.cgroups import Group
+from outlive.worker.limits.memory import MemorySeries, Survey
+from outlive.worker.processes import tickets
+from outlive.worker.processes.job_output import JobOutput
+
+if TYPE_CHECKING:
+    from outlive.worker.processes.zygote_handle import Parent, ZygoteHandle
+
+STACK_BYTES = 64 * 1024
+KILL_AFTER_S = 5.0
+LEAVE_S = 2.0
+"""How long a child may take to exit after its last job."""
+AHEAD_S = 0.03
+"""How much work a warm child is given ahead."""
+OVER_S = 2 * AHEAD_S
+
+
+class Verdict(NamedTuple):
+    """The supervisor's decision to end an attempt, and why."""
+
+    outcome: Outcome
+    error: str
+    again_s: float | None = None
+    """After how many seconds the job may begin again, if it is released."""
+
+
+LEASE_LOST = Verdict(Outcome.RELEASED, "its lease could not be renewed in time")
+GIVEN_UP = Verdict(Outcome.LOST, "given up by others")
+
+
+class Assignment(msgspec.Struct, eq=False, gc=False):
+    """An attempt on its way through a slot."""
+
+    job: Claimed
+    facts: TaskFacts
+    timeout_s: float | None
+    stall_s: float | None
+    memory_bytes: int | None
+    checkpoint: bytes | None
+    marked: bool
+    """The database has it as begun: it was claimed for a free slot, or was marked since."""
+    alone: bool = False
+    """A suspect: no other job may run in this worker until the database has recorded that one does."""
+    taken: float = msgspec.field(default_factory=time.monotonic)
+    waits_until: float = 0.0
+    """When it is released if no child has taken it."""
+    started: float = 0.0
+    """By the monotonic clock, like `taken` and `waits_until`."""
+    counted_from: float = 0.0
+    """When it began and when it last moved, by running time: limits are judged by that."""
+    moved: float = 0.0
+    begun: bool = False
+    imported: bool = False
+    """With `preload=False`: its own interpreter has imported the app."""
+    completing: bool = False
+    verdict: Verdict | None = None
+    """Only `decide` sets it."""
+    term_sent: float | None = None
+    """By running time."""
+    peak_bytes: int = 0
+    base_bytes: int = 0
+    """The memory of its child when it began."""
+    begun_at: float = 0.0
+    """Wall-clock time, which files are stamped with."""
+    trace: tuple[str, str] | None = None
+    """The context of its span, if it has one."""
+    kills_before: int = 0
+    """How many processes of its child the kernel had killed for lack of memory before it began."""
+    series: MemorySeries | None = None
+    """None until its memory is measured."""
+
+    def decide(self, verdict: Verdict) -> None:
+        """Decide how it ends. The first decision stays, unless the lease is lost: then it is charged with nothing."""
+        if self.verdict is None or verdict is LEASE_LOST:
+            self.verdict = verdict
+
+    def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
+        """How its memory changed, if that is worth keeping."""
+        return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
+
+    def memory_so_far(self) -> MemoryCourse | None:
+        return None if self.series is None else self.series.course(self.memory_bytes)
+
+
+_frames = partial(protocol.FrameReader, protocol.FROM_CHILD, protocol.MAX_CHILD_FRAME_BYTES)
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    number: int
+    parent: Parent
+    socket: socket.socket
+    pipe: int
+    stack: int
+    tickets: int
+    pid: int = 0
+    group: Group | None = None
+    task: str | None = None
+    served: int = 0
+    given: deque[Assignment] = field(default_factory=deque)
+    frames: protocol.FrameReader[protocol.FromChild] = field(default_factory=_frames)
+    output: JobOutput = field(default_factory=JobOutput)
+    unsent: bytearray = field(default_factory=bytearray)
+    waiting_to_send: bool = False
+    asking: int = 0
+    """How many of its calls wait for an answer."""
+    unread: int = 0
+    """How many answers it may not have read."""
+    retiring: bool = False
+    distrusted: bool = False
+    unread_answer: tuple[int, float] | None = None
+    """The attempt that must have ended, because the next one has begun, and since when (running time) this is known."""
+    leaving_since: float | None = None
+    """Since when (running time) it should have exited."""
+    hung_up: bool = False
+    """Its socket has ended, and is not listened to any more."""
+    exited: bool = False
+    inherited_bytes: int | None = None
+    """The memory inherited from its parent when its first limited job began; 0 for a new interpreter."""
+    executed: bool = False
+    """Whether it runs a new interpreter by now: until then its memory is its parent's."""
+    born_at: float = field(default_factory=time.time)
+    _survey: Survey | None = None
+    stack_bytes: int = 0
+    """How much of its stack file belongs to earlier jobs."""
+    cpu_s: float = 0.0
+    """The CPU time of its earlier jobs."""
+
+    @property
+    def survey(self) -> Survey:
+        self._survey = self._survey or Survey(self.pid)
+        return self._survey
+
+    @property
+    def zygote(self) -> ZygoteHandle:
+        return self.parent.zygote
+
+    @property
+    def current(self) -> Assignment:
+        """The first of its jobs, which it runs or is about to begin."""
+        return self.given[0]
+
+    @property
+    def measured(self) -> bool:
+        """Whether the memory of its job is limited."""
+        return self.group is not None or self.current.memory_bytes is not None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it may run more jobs of its task after those that it has."""
+        return self.task is not None and not self.retiring
+
+    @property
+    def held_up(self) -> bool:
+        """Whether no job should wait behind its own: one of them has losses, or is being stopped."""
+        return any(one.job.losses or one.verdict for one in self.given)
+
+    def runs(self, token: int) -> bool:
+        return bool(self.given) and self.given[0].job.token == token
+
+    def give(self, assignments: list[Assignment], max_result_bytes: int) -> bool:
+        """Send it jobs, which it runs in order. False if its tickets are full: then it has none of them."""
+        if not tickets.put(self.tickets, [one.job.token for one in assignments]):
+            return False
+        idle = not self.given
+        self.given.extend(assignments)
+        if idle:
+            self.begin()
+        self.task = assignments[0].job.task
+        for one in assignments:
+            job = one.job
+            self.served += 1
+            last = self.served >= one.facts.max_jobs
+            limits = (last, max_result_bytes, one.checkpoint, job.source, one.trace)
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
+        self.retiring = self.retiring or last
+        self.flush()
+        return True
+
+    def recall(self) -> list[Assignment]:
+        """Take back the jobs that it did not begin."""
+        tokens = tickets.take_back(self.tickets)
+        back = [one for one in self.given if one.job.token in tokens]
+        if back:
+            self.given = deque(one for one in self.given if one.job.token not in tokens)
+            self.served -= len(back)
+            if self.retiring and not self.given:
+                self.dismiss()  # It was waiting for its last job.
+        return back
+
+    def has_begun(self) -> bool:
+        current = self.current
+        current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
+        return current.begun
+
+    def runs_over(self, now: float) -> bool:
+        """Whether its job takes longer than all the work that a child is given ahead: no job should wait behind it."""
+        return bool(self.given) and now - self.current.started > OVER_S
+
+    def begin(self) -> None:
+        """Its first job begins, with the memory that the child has now."""
+        assignment = self.current
+        assignment.started = time.monotonic()
+        assignment.counted_from = assignment.moved = running_time.now()
+        if assignment.memory_bytes is not None:
+            assignment.begun_at = time.time()
+            preloaded = assignment.facts.preload
+            if preloaded or self.served:
+                self.survey.look()
+                assignment.base_bytes = sum(self.survey.resident_bytes())
+            if self.inherited_bytes is None:
+                self.inherited_bytes = assignment.base_bytes if preloaded else 0
+            if self.group is not None:
+                assignment.kills_before = self.group.kills()
+                self.group.forget_peak()
+        if self.group is not None:
+            self.limit(assignment, self.group)
+
+    def limit(self, assignment: Assignment, group: Group) -> None:
+        """Set the kernel's limit. The kernel counts copied pages of the zygote, and the watch does not: so the limit
+        comes on top of what the child has already.
+        """
+        limit_bytes = assignment.memory_bytes
+        group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
+
+    def send(self, message: protocol.Frame) -> None:
+        self.unsent += encode_frame(message)
+
+    def answer(self, reply: Reply) -> None:
+        self.asking -= 1
+        if not self.exited:
+            self.send(reply)
+            self.unread += 1
+            self.flush()
+
+    def flush(self) -> None:
+        """Send as much as the socket takes, and the rest later."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.socket.send(self.unsent)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self.unsent.clear()  # It is dead, and its exit is reported.
+        if not self.unsent:
+            self.unread = 0
+        if bool(self.unsent) != self.waiting_to_send:
+            self.waiting_to_send = bool(self.unsent)
+            loop = asyncio.get_running_loop()
+            loop.add_writer(self.socket, self.flush) if self.unsent else loop.remove_writer(self.socket)
+
+    def read_output(self, job: Claimed | None = None) -> bool:
+        """Read what it has printed in this job, or in its current one. A flood waits in the pipe. False at the end."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(4):
+                if not (data := os.read(self.pipe, 65536)):
+                    return False
+                self.output.add(data, job or (self.given[0].job if self.given else None))
+        return True
+
+    def stack_of_ended(self) -> str | None:
+        """The stack that faulthandler wrote for the job that has just ended, as text that Postgres accepts."""
+        start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack).st_size
+        data = os.pread(self.stack, STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
+        return data.decode("utf-8", "replace").replace("\0", "") or None
+
+    def signal(self, number: int) -> None:
+        if not self.pid or self.exited:
+            return
+        if not linux.kill_group(self.pid, number):  # It has no process group of its own yet.
+            linux.kill(self.pid, number)
+
+    def retire(self) -> None:
+        """Let it finish the jobs that it has, and give it no more."""
+        self.retiring = True
+        if not self.given:
+            self.dismiss()
+
+    def dismiss(self) -> None:
+        """Tell it to exit after the jobs that it has."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.socket.fileno())
+        loop.remove_writer(self.socket.fileno())
+        loop.remove_reader(self.pipe)
+        self.socket.close()
+        for descriptor in (self.pipe, self.stack, self.tickets):
+            os.close(descriptor)
+
+
+class _Overrides(msgspec.Struct):
+    """A job's own limits. An unset limit is its task's; null means no limit."""
+
+    timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None, *, marked: bool) -> Assignment:
+    own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
+    return Assignment(
+        job,
+        facts,
+        timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
+        stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
+        memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
+        checkpoint=checkpoint,
+        marked=marked or job.attempt > 1,  # The database always has a second attempt as begun.
+        alone=job.alone_s > 0,
+    )

@@ -1,0 +1,117 @@
+"""The log lines about jobs: one at the end of each attempt, with debug one at its start, and what jobs print."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
+
+import msgspec
+
+from outlive import logs, output
+from outlive.humanize import counted
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome, State
+
+_SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
+_LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
+
+Success = tuple[UUID, str, int, float | None]
+"""An attempt: the job's id, its task, the number of the attempt, and how long it took."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+def starting(job: Claimed) -> None:
+    if _log.isEnabledFor(logging.DEBUG):
+        logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job.id, job.task, job.attempt))
+
+
+def shows_info() -> bool:
+    """Whether the log has the lines of successes, and what jobs print."""
+    return _log.isEnabledFor(logging.INFO)
+
+
+def succeeded(ended: list[Success], ended_at: float, *, worker: UUID) -> None:
+    """The lines of successes. What waits for them has no results."""
+    logs.later(partial(_success_lines, ended, ended_at, worker), lines=len(ended))
+
+
+def _success_lines(ended: list[Success], ended_at: float, worker: UUID) -> list[str]:
+    ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
+    each = zip(ids, ended, strict=True)
+    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
+    return logs.lines(ended_at, "INFO", words, partial(_success_fields, ended, worker))
+
+
+def _success_fields(ended: list[Success], worker: UUID, n: int) -> dict[str, object]:
+    return _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
+
+
+def not_succeeded(
+    job: Claimed, end: Ended, ended_at: float, *, worker: UUID, state: str | None, next_try: datetime | None
+) -> None:
+    """The line of another end. `state` is the job's since then; None: the database did not answer in time."""
+    if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
+        level, words = "WARNING", f"failed with code {_code(end)}: {end.error}"
+    else:
+        level, words = "WARNING" if end.outcome is Outcome.TIMED_OUT else "INFO", f"{end.outcome}: {end.error}"
+    if _log.isEnabledFor(_LEVELS[level.encode()]):
+        again = "" if next_try is None else f", next try at {next_try.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        logs.write(
+            level,
+            f"Job {job.id} {words} ({job.task}{_took(end.took_s)}){again}",
+            lambda: _end_fields((job.id, job.task, job.attempt, end.took_s), end.outcome, worker, state, next_try),
+            at=ended_at,
+        )
+
+
+def printed(job: Claimed, line: bytes) -> bool:
+    """Log a line that a job has printed, or one of its log records. False: the log does not have its level."""
+    level = logging.INFO
+    if line.startswith(_SIGN):
+        level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
+    if not _log.isEnabledFor(level):
+        return False
+    logs.later(partial(_printed, time.time(), job.id, job.task, job.attempt, line), size=len(line))
+    return True
+
+
+def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
+    """A line of a job as text or JSON. A record of several lines is several lines of text."""
+    record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
+    fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+    return logs.said(created, record.level, f"{task} {id} #{attempt}", record.logger, record.message, fields)
+
+
+def left_out(job: Claimed, lines: int) -> None:
+    """A job prints more than is logged."""
+    if _log.isEnabledFor(logging.WARNING):
+        were = f"of job {job.id} {'was' if lines == 1 else 'were'} left out here"
+        words = f"{counted(lines, 'line')} {were}: it prints too much at once ({job.task}, attempt {job.attempt})"
+        logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
+
+
+def _took(took_s: float | None) -> str:
+    return "" if took_s is None else f", {took_s:.3f} s"
+
+
+def _code(end: Ended) -> int:
+    """The exit code, minus the number of the signal that killed it, or 1 for an exception."""
+    number = getattr(signal, end.signal or "", None)
+    return -number if number is not None else 1 if end.exit_code is None else end.exit_code
+
+
+def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
+    return {"job_id": id, "task": task, "attempt": attempt}
+
+
+def _end_fields(
+    one: Success, outcome: Outcome, worker: UUID, state: str | None, next_try: datetime | None
+) -> dict[str, object]:
+    id, task, attempt, took_s = one
+    ended = {"outcome": outcome, "duration_s": took_s and round(took_s, 6), "worker": worker}
+    return _fields(id, task, attempt) | ended | {"state": state, "next_try": next_try}

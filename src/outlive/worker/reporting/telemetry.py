@@ -1,0 +1,60 @@
+"""What a worker or a reaper reports to OpenTelemetry and Sentry about attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from outlive.config import Config
+from outlive.model import Claimed, Ended, LostRun
+
+if TYPE_CHECKING:
+    from outlive.telemetry.crashes import Crashes
+    from outlive.worker.reporting.tracing import Tracing
+
+SEND_S = 2.0
+"""How long the last spans and events may delay the end of the process."""
+
+
+class Telemetry:
+    def __init__(self, config: Config, worker: str, sentry: Mapping[str, str]) -> None:
+        """ConfigError: a library is not installed."""
+        self._tracing: Tracing | None = None
+        self._receivers: list[Tracing | Crashes] = []
+        if config.otel:
+            from outlive.worker.reporting.tracing import Tracing  # Not at the top: the libraries are optional.
+
+            self._receivers.append(tracing := Tracing())
+            self._tracing = tracing
+        if config.sentry:
+            from outlive.telemetry.crashes import Crashes
+
+            self._receivers.append(Crashes(worker, sentry))
+
+    def starting(self, job: Claimed) -> tuple[str, str] | None:
+        """A job goes to a child. Returns the context of its span."""
+        return None if self._tracing is None else self._tracing.begin(job)
+
+    def traced(self, spans: bytes) -> None:
+        """A child sends spans of its own."""
+        if self._tracing is not None:
+            self._tracing.relay(spans)
+
+    def ended(self, job: Claimed, end: Ended) -> None:
+        for one in self._receivers:
+            one.ended(job, end)
+
+    def lost(self, run: LostRun) -> None:
+        """An attempt of another worker, which died or was silent for too long and so can't report it."""
+        for one in self._receivers:
+            one.lost(run)
+
+    async def close(self) -> None:
+        for one in self._receivers:
+            await asyncio.to_thread(one.close, SEND_S)
+
+
+def telemetry(config: Config, worker: str, sentry: Mapping[str, str] | None = None) -> Telemetry | None:
+    """None if the settings turn neither of them on."""
+    return Telemetry(config, worker, sentry or {}) if config.otel or config.sentry else None

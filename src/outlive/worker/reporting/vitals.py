@@ -1,0 +1,142 @@
+"""The vital signs of a process: whether it is alive and ready, and its figures. Probes, systemd and Prometheus ask."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Protocol
+
+from outlive.humanize import counted
+from outlive.metrics import catalogue
+from outlive.metrics.database import DatabaseMetrics
+from outlive.metrics.exposition import Figures, Values
+from outlive.worker.fleet.reaper import Reaper
+from outlive.worker.identity import Identity
+from outlive.worker.services import Services
+from outlive.worker.session import Session
+
+TURN_S = 120.0
+"""A loop that has begun no turn for this long hangs. A turn ends much earlier, also if the database is silent: it must
+not cost the worker its life."""
+UP_S = 10.0
+"""The database is away if it has answered nothing for this long. Every process asks it something each second."""
+
+
+class Vitals(Protocol):
+    def dead(self) -> str | None:
+        """Why this process should be restarted; None if it is alive."""
+
+    def unready(self) -> str | None:
+        """Why this process does not work at present; None if it does."""
+
+    def status(self) -> str:
+        """What it does, in a line."""
+
+    def figures(self) -> Figures:
+        """Its own figures, as they are now."""
+
+    @property
+    def database(self) -> DatabaseMetrics | None:
+        """The figures of the whole database; None if it is not connected yet."""
+
+
+class WorkerVitals:
+    def __init__(self, me: Identity) -> None:
+        self.me = me
+        self.services: Services | None = None
+        """Set once the app is imported."""
+        self.started = self.stopping = False
+
+    def dead(self) -> str | None:
+        return _hangs("claim", self.services.claims.turned_at) if self.services and self.started else None
+
+    def unready(self) -> str | None:
+        if self.stopping:
+            return "this worker stops"
+        if self.services is None:
+            return "the app is being imported"
+        if not self.started:
+            return "this worker registers itself"
+        if not _answered(self.services.sessions):
+            return "the database does not answer"
+        if (trouble := self.services.slots.trouble) is not None:
+            return f"this worker can't begin any job: {trouble}"
+        return self.dead()
+
+    def status(self) -> str:
+        running = len(self.services.slots.busy) if self.services else 0
+        jobs = f"{running} of {counted(self.me.slots, 'slot is', 'slots are')} busy"
+        return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
+
+    def figures(self) -> Figures:
+        me, services = self.me, self.services
+        found = {
+            catalogue.SLOTS: _only(me.slots),
+            catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)],
+            catalogue.UP: _only(0),
+        }
+        if services is None:
+            return found
+        return {
+            **(services.tallies.figures() if services.tallies else {}),
+            **found,
+            catalogue.SLOTS_BUSY: _only(len(services.slots.busy)),
+            catalogue.RENEWALS: _only(services.leases.renewals),
+            catalogue.FENCED: _only(services.leases.fenced),
+            **_of_process(services.reaper, services.sessions),
+        }
+
+    @property
+    def database(self) -> DatabaseMetrics | None:
+        return self.services.metrics if self.services else None
+
+
+class ReaperVitals:
+    """Those of `outlive reap`."""
+
+    def __init__(self, reaper: Reaper, metrics: Session) -> None:
+        self._reaper, self._sessions = reaper, (reaper.session, metrics)
+        self.database = DatabaseMetrics(metrics.run)
+        self.stopping = False
+
+    def dead(self) -> str | None:
+        return _hangs("reap", self._reaper.checked_at)
+
+    def unready(self) -> str | None:
+        if self.stopping:
+            return "this reaper stops"
+        return self.dead() if _answered(self._sessions) else "the database does not answer"
+
+    def status(self) -> str:
+        return self.unready() or f"{self._reaper.attempts_ended} attempts were ended"
+
+    def figures(self) -> Figures:
+        return _of_process(self._reaper, self._sessions)
+
+
+def _of_process(reaper: Reaper, sessions: Iterable[Session]) -> Figures:
+    trips: Counter[str] = Counter()
+    for session in sessions:
+        trips.update(session.round_trips)
+    return {
+        catalogue.QUARANTINED: [((task,), count) for task, count in reaper.announcements.quarantines.items()],
+        catalogue.REAPED: _only(reaper.attempts_ended),
+        catalogue.ROUND_TRIPS: [((statement,), count) for statement, count in trips.items()],
+        catalogue.UP: _only(_answered(sessions)),
+    }
+
+
+def _only(figure: float) -> Values:
+    """The figure of a metric without labels."""
+    return [((), float(figure))]
+
+
+def _answered(sessions: Iterable[Session]) -> bool:
+    return time.monotonic() - max(session.answered_at for session in sessions) < UP_S
+
+
+def _hangs(loop: str, turned_at: float) -> str | None:
+    idle_s = time.monotonic() - turned_at
+    return f"the {loop} loop has begun no turn for {idle_s:.0f} s" if idle_s > TURN_S else None
