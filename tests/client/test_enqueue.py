@@ -87,14 +87,14 @@ def test_a_job_whose_commit_fails_is_not_acknowledged(app, queue):
 
 def test_after_an_interrupt_the_same_connection_enqueues(app, count, monkeypatch):
     add.enqueue(1)
-    finish = Queue.finish
+    finish = db.Connection.finish
 
-    def interrupted(queue: Queue) -> PGresult:
-        finish(queue)
+    def interrupted(connection: db.Connection) -> PGresult:
+        finish(connection)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "finish", interrupted)
+        patch.setattr(db.Connection, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             add.enqueue(2)
     add.enqueue(3)

@@ -71,8 +71,9 @@ class EndingByJob(Worker):
     """Its report has no token: it ends whatever runs of a job that it once had."""
 
     def ending(self, end: Ended) -> Statement[Turn]:
-        had = "r.id in (select a.job_id from outlive.attempts a where a.token = any($2::bigint[]))"
-        return changed(super().ending(end), "r.token = any($2::bigint[]) and r.worker = $1::uuid", had)
+        had = "from outlive.running r join outlive.attempts a on a.job_id = r.id where a.token = any($2::bigint[])"
+        runs = f"(select r.worker {had}), (select array[r.token] {had})"
+        return changed(super().ending(end), "$1::uuid, $2::bigint[]", runs)
 
 
 class Insisting(Worker):
@@ -215,9 +216,9 @@ def test_a_verdict_from_the_session_alone_is_caught(play):
     alive.claim()
     play.connection.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
     play.history.outages.append((0.0, 1.0))
-    eventually(lambda: alive.id in reaper.run(store.absent(None)), within_s=10)
-    absent = reaper.run(store.absent(None))
-    reaper.execute("update outlive.workers set state = 'dead' where id = any(%s)", [list(absent)])
+    absent = eventually(lambda: [one.worker for one in reaper.run(store.absent(None))], within_s=10)
+    assert absent == [alive.id]
+    reaper.execute("update outlive.workers set state = 'dead' where id = any(%s)", [absent])
     assert reaper.run(store.reap())
     back = play.worker("back")
     back.complete(back.claim())
