@@ -15,5 +15,5 @@ PAGES = (
     Page("/batches", "batches.html", lists.batches),
     Page("/batches/{id}", "batch.html", lists.batch),
     Page("/audit", "audit.html", audit.look),
-    Page("/confirm", "confirm.html", actions.ask, live=False),
+    Page("/confirm", "confirm.html", actions.confirm, live=False),
 )

@@ -252,7 +252,7 @@ class Site:
         if not self.access.proves(request, values.get("proof", "")):
             raise Refused("This form is from another session: go back, and try once more.")
         who = f"{person.shown} from {address_of(request) or 'here'} (dashboard)"
-        entry, back = await actions.do(self, given, who), values.get("back", "")
+        entry, back = await actions.perform(self, given, who), values.get("back", "")
         gone = values.get("action") == "prune" and back.startswith("/jobs/")  # The page of the job, with the job.
         return self._back(request, "/jobs" if gone else back, entry)
 

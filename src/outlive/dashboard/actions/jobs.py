@@ -1,0 +1,72 @@
+"""Retry, cancel, release or delete jobs: those that an operator has selected, or all that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from outlive import store
+from outlive.dashboard.actions.questions import NothingToDo, Question, wait_a_moment_for
+from outlive.humanize import number
+from outlive.operations import By, selection, verbs
+from outlive.operations.selection import Count
+from outlive.operations.verbs import PRUNE, Tally, Verb
+from outlive.store import JobFilter
+
+if TYPE_CHECKING:
+    from outlive.dashboard.site import Site
+
+COUNT_S = 0.5
+FACTS = (("Task", "task"), ("Job", "id"), ("State", "state"))
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnSelected:
+    verb: Verb
+    ids: list[UUID]
+
+    async def question(self, site: Site) -> Question:
+        if not self.ids:
+            raise NothingToDo("No job was selected.")
+        only = await site.database.run(store.list_jobs(self.ids)) if len(self.ids) == 1 else []
+        facts = [(label, str(job[column])) for job in only for label, column in FACTS]
+        return _question(self.verb, Count(len(self.ids), more=False), facts)
+
+    async def perform(self, site: Site, by: By) -> None:
+        await wait_a_moment_for(_act(site, self.verb, self.ids, by), site, by)
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnMatching:
+    verb: Verb
+    wanted: JobFilter
+
+    async def question(self, site: Site) -> Question:
+        count = await site.database.do(selection.count(self.wanted, patience_s=COUNT_S))
+        if not count.jobs:
+            raise NothingToDo(f"No job that matches can be {self.verb.past}.")
+        parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(self.wanted).items()]
+        return _question(self.verb, count, [(label.capitalize(), words) for label, words in parts])
+
+    async def perform(self, site: Site, by: By) -> None:
+        await wait_a_moment_for(_act(site, self.verb, self.wanted, by), site, by)
+
+
+def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]]) -> Question:
+    return Question(f"{verb.word} {count}?", verb.note, facts, danger=verb is PRUNE)
+
+
+async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:
+    tally = Tally(verb)
+    try:
+        await site.writing.do(verbs.act(tally, chosen, by))
+    except Exception as error:
+        site.note(by.entry, f"{tally}, then it failed: {error}")
+        raise
+    why = next((f": {one.note}" for one in tally.unchanged if one.note), "")
+    unchanged = tally.jobs - tally.changed
+    site.note(by.entry, f"{tally}, {number(unchanged)} not changed{why}" if unchanged else str(tally))
