@@ -10,7 +10,8 @@ from itertools import repeat
 from typing import Any
 
 import msgspec
-from psycopg import DataError, pq
+from psycopg import pq
+from psycopg.errors import NumericValueOutOfRange
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 
@@ -30,14 +31,14 @@ class _Type(msgspec.Struct, frozen=True):
 
 
 def packed(statement: Statement[Any]) -> list[bytes | None]:
-    """The parameters of a statement. DataError: a value does not fit its type."""
+    """The parameters of a statement. Like the server, this refuses a number that does not fit its type."""
     try:
         return [
             None if value is None else pack(value)
             for pack, value in zip(_packers(statement.types), statement.parameters, strict=True)
         ]
     except struct.error as error:
-        raise DataError(f"a parameter of {statement.name} is out of range: {error}") from error
+        raise NumericValueOutOfRange(f"a parameter of {statement.name} is out of range: {error}") from error
 
 
 @cache

@@ -41,7 +41,7 @@ def install(folder: Path, python: object, extras: str = "", source: Path = ROOT)
 def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_path, database_url):
     install(tmp_path, sys.executable)
     outlive = tmp_path / "venv" / "bin" / "outlive"
-    assert "create table outlive.jobs" in call(outlive, "migrate", "--sql").stdout
+    assert "create table if not exists outlive.jobs" in call(outlive, "migrate", "--sql").stdout
     checked = call(outlive, "migrate", "--check", OUTLIVE_DATABASE_URL=database_url)
     assert checked.returncode == 0, checked.stderr
     listed = call(outlive, "jobs", "--json", OUTLIVE_DATABASE_URL=database_url)

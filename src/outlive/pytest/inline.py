@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import bdb
 import os
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,7 +154,7 @@ class Inline:
             end = unless_completed(end)
         try:
             self._write(end)
-        except (psycopg.Error, struct.error) as error:
+        except psycopg.Error as error:
             if not never_accepted(error):
                 raise
             end = refused(end, error)

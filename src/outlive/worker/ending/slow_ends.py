@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import struct
 from collections.abc import Callable, Collection
 from uuid import UUID
 
@@ -164,10 +163,10 @@ async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) 
         else:
             await session.run(store.complete_with_records(worker, end))
             stale = False
-    except (psycopg.Error, struct.error) as error:
+    except psycopg.Error as error:
         if never_accepted(error):
             return refused(end, error)
-        if not isinstance(error, psycopg.Error) or error.sqlstate != _STALE:
+        if error.sqlstate != _STALE:
             raise
         stale = True
     if stale:
@@ -178,7 +177,7 @@ async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) 
 def never_accepted(error: BaseException) -> bool:
     """Whether a statement would fail with this error again, because of the values in it."""
     if not isinstance(error, psycopg.Error):
-        return isinstance(error, struct.error)
+        return False
     permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _STALE
     return permanent or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
 
