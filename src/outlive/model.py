@@ -179,10 +179,10 @@ class LostRun(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """The result of one end-and-claim: jobs to run, and tokens that this worker has lost."""
+    """The result of one end-and-claim: jobs to run, and the tokens of ends that were refused."""
 
     claimed: list[Claimed]
-    stale: list[int]
+    refused: list[int]
 
 
 class Admitted(msgspec.Struct, frozen=True):

@@ -169,7 +169,7 @@ def claim_job(connection: db.Connection, job: UUID, *, lease_s: float = 300.0) -
 
 def end(connection: db.Connection, *ended: Ended, worker: UUID = WORKER) -> list[int]:
     """End attempts. Returns the tokens that are stale."""
-    return db.run(connection, store.end_and_claim(worker, ended)).stale
+    return db.run(connection, store.end_and_claim(worker, ended)).refused
 
 
 def run_job(connection: db.Connection, job: UUID, outcome: Outcome = Outcome.SUCCEEDED, **evidence: Any) -> Claimed:

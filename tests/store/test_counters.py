@@ -567,7 +567,7 @@ def test_each_attempt_of_a_batch_gets_its_own_evidence(queue):
     ]
     stale = Ended(claimed[-1].token + 1000)
     turn = queue.run(store.end_and_claim(ANNA, [*reversed(ends), stale]))
-    assert turn.stale == [stale.token]
+    assert turn.refused == [stale.token]
     for job in jobs:
         [attempt] = queue.run(store.list_attempts(job))
         assert attempt.outcome is outcomes[[one.id for one in claimed].index(job)]

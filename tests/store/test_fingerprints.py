@@ -134,7 +134,7 @@ def test_a_convicted_job_was_never_begun_and_its_attempt_not_counted(queue):
     convict(queue, job)
     assert queue.run(store.list_attempts(job.id)) == []
     assert queue.counters(job.id) == (0, 0, 0)
-    assert queue.run(store.end_and_claim(ANNA, [Ended(job.token)])).stale == [job.token]
+    assert queue.run(store.end_and_claim(ANNA, [Ended(job.token)])).refused == [job.token]
     assert queue.make(dedupe_key="k") == job.id
     queue.run(store.release([job.id]))
     [again] = queue.claim(limit=1)

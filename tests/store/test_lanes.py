@@ -132,7 +132,7 @@ def test_stale_tokens_come_back_as_such_and_the_others_are_ended(queue):
     queue.execute("delete from outlive.running where token = %s", [lost.token])
     ended = [Ended(token) for token in (10**12, other.token, lost.token, mine.token)]
     turn = queue.run(store.end_and_claim(WORKER, ended))
-    assert sorted(turn.stale) == [lost.token, 10**12]
+    assert sorted(turn.refused) == [lost.token, 10**12]
     assert turn.claimed == []
     known = queue.run(store.ended([mine.token, lost.token, other.token]))
     assert known.keys() == {mine.token, other.token}
@@ -141,13 +141,13 @@ def test_stale_tokens_come_back_as_such_and_the_others_are_ended(queue):
 def test_stale_tokens_and_new_jobs_come_in_one_turn(queue):
     job = queue.make()
     turn = queue.run(store.end_and_claim(WORKER, [Ended(7)], [lane()], limit=8))
-    assert (turn.stale, ids(turn.claimed)) == ([7], [job])
+    assert (turn.refused, ids(turn.claimed)) == ([7], [job])
 
 
 def test_a_token_of_another_worker_is_stale(queue):
     queue.make()
     (claimed,) = queue.claim()
-    assert queue.run(store.end_and_claim(new_worker(), [Ended(claimed.token)])).stale == [claimed.token]
+    assert queue.run(store.end_and_claim(new_worker(), [Ended(claimed.token)])).refused == [claimed.token]
     assert queue.count("attempts") == 0
 
 
@@ -162,7 +162,7 @@ def test_each_job_is_claimed_exactly_once(connect, workers, jobs, limit):
         start.wait()
         while True:
             turn = queue.run(store.end_and_claim(worker, ended, [lane()], limit=limit))
-            assert turn.stale == []
+            assert turn.refused == []
             if not turn.claimed and not ended:
                 return done
             done += ids(turn.claimed)

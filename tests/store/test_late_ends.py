@@ -6,9 +6,9 @@ from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome, State
-from outlive.worker.claiming.wakeup import Wakeup
-from outlive.worker.fleet.following import Following
+from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 from tests.store.ring import Ring
 from tests.store.ring import ring as ring
 from tests.store.test_dependencies import make_after, waiting_for
@@ -55,7 +55,7 @@ def test_the_reaper_leaves_alone_what_has_long_been_blocked_by_the_same_job(ring
 def test_the_reaper_checks_thousands_of_ends_at_once(ring, database_url):
     async def check_as_a_worker_does() -> None:
         session = Session(database_url)
-        await Following(session, Wakeup()).follow()
+        await Leftovers(session, Wakeup()).follow_up()
         await session.close()
 
     overlook_ends(ring, 250)

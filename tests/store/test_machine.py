@@ -215,7 +215,7 @@ class Store(RuleBasedStateMachine):
         right = self.one_of(list(self.current.values()), number)
         report = Ended(right.token, **ENDS[event], final=final, after_s=None if late else 0.0)
         turn = self.run(store.end_and_claim(right.worker, [report]))
-        assert turn.stale == []
+        assert turn.refused == []
         self.ended(right, ENDS[event]["outcome"])
         suspected = right.token in self.alone or self.losses[right.job] >= self.max_losses - 1
         if suspected and event not in ("succeed", "hand_back", "stop"):
@@ -258,7 +258,7 @@ class Store(RuleBasedStateMachine):
                 complete(self.connection, worker, token)
         else:
             turn = self.run(store.end_and_claim(worker, [Ended(token, **ENDS[event])]))
-            assert turn.stale == [token]
+            assert turn.refused == [token]
         assert contents(self.connection) == before
 
     @precondition(lambda self: self.current)

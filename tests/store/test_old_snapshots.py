@@ -14,9 +14,9 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from outlive.worker.claiming.wakeup import Wakeup
-from outlive.worker.fleet.following import Following
+from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 from tests.driving.making import Queue
 from tests.driving.schedules import let_sessions_begin_with
 from tests.store.ring import Ring
@@ -186,7 +186,7 @@ def test_a_quarantined_job_that_is_cancelled_tells_those_that_it_blocks(ring, ol
 def test_the_reaper_looks_at_each_check(ring, old, database_url):
     async def check_as_a_worker_does() -> None:
         session = Session(database_url)
-        await Following(session, Wakeup()).follow()
+        await Leftovers(session, Wakeup()).follow_up()
         await session.close()
 
     needed = ring.watcher.make()

@@ -259,7 +259,7 @@ class Fighter:
         lease_s = self.random.choice([300.0, -1.0])
         turn = self.connection.run(store.end_and_claim(self.worker, ends, [LANE], limit=6, lease_s=lease_s))
         self.begin(turn.claimed)
-        for token in set(tokens) - set(turn.stale):
+        for token in set(tokens) - set(turn.refused):
             assert token not in self.reported
             self.reported[token] = ENDS[events[token]]["outcome"]
 

@@ -172,7 +172,7 @@ def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(queu
     queue.make()
     give_up(queue, ANNA)
     turn = queue.run(store.end_and_claim(ANNA, [Ended(scene.token)], [LANE], limit=10))
-    assert (turn.claimed, turn.stale) == ([], [])
+    assert (turn.claimed, turn.refused) == ([], [])
     assert queue.state_of(scene.job) is State.SUCCEEDED
     assert queue.run(store.claim_suspect(ANNA, tasks=[TASK])) == []
     assert len(queue.claim(worker=BERT, limit=10)) == 1
@@ -185,7 +185,7 @@ def test_a_report_of_a_worker_that_was_reaped_is_not_written(queue):
     reap(queue)
     before = contents(queue)
     turn = queue.run(store.end_and_claim(ANNA, [Ended(scene.token)]))
-    assert turn.stale == [scene.token]
+    assert turn.refused == [scene.token]
     assert queue.run(store.renew(ANNA, [scene.token])) == {}
     assert contents(queue) == before
 

@@ -179,10 +179,10 @@ def fill_a_batch(run: Callable[..., Any]) -> None:
     run(store.enqueue([request("import", links=links) for _ in range(3)], max_args_bytes=100))
     (first, second) = run(store.end_and_claim(WORKER, [], [lane("import")], limit=2)).claimed
     assert run(store.batch_of(first.token)) == [batch]
-    assert run(store.end_and_claim(WORKER, [Ended(first.token)])).stale == []
+    assert run(store.end_and_claim(WORKER, [Ended(first.token)])).refused == []
     run(store.close_batch(batch, cancelling=True), store.cancel_batch(batch))
     assert (run(store.batch_counts(batch)).left, run(store.batch_done(batch))) == (1, False)
-    assert run(store.end_and_claim(WORKER, [Ended(second.token)])).stale == []
+    assert run(store.end_and_claim(WORKER, [Ended(second.token)])).refused == []
     assert run(store.batch(batch)) == run(store.list_batches())
     run(store.prune_batches(keep_s=0))
 
@@ -217,7 +217,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
         run(store.mark_begun(WORKER, tokens))
-        assert run(store.end_and_claim(WORKER, ends)).stale == []
+        assert run(store.end_and_claim(WORKER, ends)).refused == []
         run(store.add_evidence(WORKER, ends[0]), store.ended(tokens), store.next_tries(tokens))
         run(store.lost_runs(tokens), store.expire(), store.quarantine_killers(), store.admit_due())
         run(store.check_late_ends(), store.end_time_alone(WORKER, 1), store.claim_suspect(WORKER, tasks=["work"]))

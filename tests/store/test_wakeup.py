@@ -10,7 +10,7 @@ from outlive import App, store
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.claiming.lanes import LaneKey
-from outlive.worker.claiming.wakeup import CANCEL, MAX_HINTS, Wakeup
+from outlive.worker.wakeup import CANCEL, MAX_HINTS, Wakeup
 from tests.driving.making import TASK, WORKER, Connect, Queue, new_worker, request
 
 MARKER = "marker"

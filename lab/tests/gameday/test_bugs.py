@@ -49,7 +49,7 @@ class Worker:
 
     def report(self, end: Ended) -> list[int]:
         """The tokens that were stale."""
-        return self.connection.run(self.ending(end)).stale
+        return self.connection.run(self.ending(end)).refused
 
     def ending(self, end: Ended) -> Statement[Turn]:
         return store.end_and_claim(self.id, [end])

@@ -18,7 +18,7 @@ from outlive.cli.command import CommandContext, Target, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
-    from outlive.worker.fleet.following import Following
+    from outlive.worker.fleet.leftovers import Leftovers
     from outlive.worker.fleet.reaper import Reaper
 
 Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
@@ -116,25 +116,25 @@ def reap(
 
 async def _reap(config: Config, url: str, *, once: bool) -> int:
     """Returns how many attempts were ended."""
-    from outlive.worker.claiming.wakeup import Wakeup
     from outlive.worker.fleet.absences import MISSING_S
-    from outlive.worker.fleet.following import Following
+    from outlive.worker.fleet.leftovers import Leftovers
     from outlive.worker.fleet.reaper import Reaper
     from outlive.worker.reporting.alerts import LIMIT_S, Alerts
     from outlive.worker.reporting.telemetry import telemetry
     from outlive.worker.session import Session
+    from outlive.worker.wakeup import Wakeup
 
     reaper = Reaper(session := Session(url), config, Alerts())
-    following = Following(session, Wakeup())
+    leftovers = Leftovers(session, Wakeup())
     reaper.telemetry = telemetry(config, config.name or "reaper")
     if once:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
         await reaper.check()
-        await following.follow()
+        await leftovers.follow_up()
         await reaper.sweep(anyway=True)
     else:
-        await _reap_until_stopped(config, reaper, following)
+        await _reap_until_stopped(config, reaper, leftovers)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
     if reaper.telemetry is not None:
@@ -142,7 +142,7 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     return reaper.attempts_ended
 
 
-async def _reap_until_stopped(config: Config, reaper: Reaper, following: Following) -> None:
+async def _reap_until_stopped(config: Config, reaper: Reaper, leftovers: Leftovers) -> None:
     from outlive.worker.limits import running_time
     from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.reporting.monitoring import monitored
@@ -157,7 +157,7 @@ async def _reap_until_stopped(config: Config, reaper: Reaper, following: Followi
     vitals = ReaperVitals(reaper, scraped)
     systemd = Systemd(vitals)
     async with monitored(config, vitals, systemd):
-        loops = {"reap": reaper.check_once, "follow": following.run_once, "sweep": reaper.sweep_once}
+        loops = {"reap": reaper.check_once, "follow": leftovers.run_once, "sweep": reaper.sweep_once}
         loops["clock"] = running_time.tick_once
         services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
         systemd.ready()

@@ -7,7 +7,6 @@ from outlive.store.attempts import *
 from outlive.store.audit import *
 from outlive.store.batches import *
 from outlive.store.charts import *
-from outlive.store.dashboard import *
 from outlive.store.dependencies import *
 from outlive.store.finding import *
 from outlive.store.jobs import *
@@ -15,6 +14,7 @@ from outlive.store.keys import *
 from outlive.store.killers import *
 from outlive.store.lanes import *
 from outlive.store.output import *
+from outlive.store.people import *
 from outlive.store.reads import *
 from outlive.store.results import *
 from outlive.store.schedules import *

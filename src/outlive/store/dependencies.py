@@ -12,5 +12,5 @@ def check_late_ends(batch: int = 500) -> Statement[int]:
 
 
 def follow_late_ends(batch: int = 500) -> Statement[int]:
-    """Release some of the jobs that wait for jobs whose ends were left to the reaper. Returns of how many ends."""
+    """Release some of the jobs that wait for jobs whose ends were left for later. Returns of how many ends."""
     return statement("follow_late_ends", scalar, batch=batch)

@@ -9,11 +9,12 @@ from outlive.config import Config
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
+from outlive.worker.attempt_events import AttemptReports
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.begun_marks import BegunMarks
 from outlive.worker.attempts.cancels import Cancels
 from outlive.worker.attempts.completions import Completions
-from outlive.worker.attempts.followed import Followed
+from outlive.worker.attempts.followed_output import FollowedOutput
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
@@ -21,14 +22,11 @@ from outlive.worker.attempts.renewal import Renewal, TakingBack
 from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
-from outlive.worker.claiming.wakeup import DRAIN, Wakeup
 from outlive.worker.ending import slow_ends
-from outlive.worker.ending.end_lines import EndLines
 from outlive.worker.ending.goodbye import say_goodbye
 from outlive.worker.ending.outbox import Outbox
-from outlive.worker.ending.reports import AttemptReports
-from outlive.worker.fleet.following import Following
 from outlive.worker.fleet.heartbeat import Heartbeat
+from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.fleet.liveness import Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Registration
@@ -38,8 +36,10 @@ from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
+from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import Session
+from outlive.worker.wakeup import DRAIN, Wakeup
 
 RunOnce = Callable[[], Awaitable[None]]
 
@@ -70,7 +70,7 @@ class Services:
         self.completions = Completions(me.id, session, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
-        self.following = Following(session, wake)
+        self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
         beat_s = config.heartbeat_s
@@ -89,7 +89,7 @@ class Services:
             me.id, config, session, slots=slots, leases=leases, outbox=outbox, progress=self.progress
         )
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
-        self.followed = Followed(me.id, session, slots=slots, wake=wake)
+        self.followed_output = FollowedOutput(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
         self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run)
@@ -104,12 +104,12 @@ class Services:
             ("heartbeat", self.heartbeat.run_once),
             ("liveness", self.liveness.run_once),
             ("reap", self.reaper.check_once),
-            ("follow", self.following.run_once),
+            ("follow", self.leftovers.run_once),
             ("sweep", self.reaper.sweep_once),
             ("suspects", self.suspects.run_once),
             ("cancel", self.cancels.run_once),
             ("end line", self.end_lines.run_once),
-            ("followed", self.followed.run_once),
+            ("followed", self.followed_output.run_once),
             ("begun", self.begun_marks.run_once),
             *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
             *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_SESSIONS,

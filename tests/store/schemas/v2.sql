@@ -148,8 +148,8 @@ create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priorit
   where state = 'queued';
 create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
--- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500
--- keys in a row.
+-- Keys of which a slot was given back, or for which a job queues, and which are left for later: at most 500 keys
+-- in a row.
 create table if not exists outlive.key_turns (
   id bigint generated always as identity primary key,
   keys text[] not null
@@ -381,8 +381,8 @@ create table if not exists outlive.dependencies (
 ) with (fillfactor = 50);
 create index if not exists dependencies_by_job on outlive.dependencies (job_id, needs);
 
--- Notes for the reaper: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends
--- are not followed up yet, because they concern many jobs or their transaction did not see all.
+-- Left for later: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends are
+-- not followed up yet, because they concern many jobs or their transaction did not see all.
 create table if not exists outlive.end_checks (
   id bigint generated always as identity primary key,
   needed uuid[] not null,
@@ -1018,7 +1018,7 @@ end $$;
 --     queue_keyed    jobs queue for a slot, or wait until they may
 --     pause_queue, resume_queue
 --     requeue_queue  a queue was paused or resumed: its jobs give back their slots, or queue again
---     leave_turns    leaves keys to the reaper
+--     leave_turns    leaves keys for later
 --     lock_keys      locks keys
 --     admit          gives free slots to the jobs that queue
 --     take_slot      a worker asks for a slot, to run a suspect
@@ -1032,11 +1032,12 @@ end $$;
 -- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
 -- queue.)
 --
--- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and the reapers, which are
--- notified, admit the jobs. They lock the keys and then see all that was committed before, so a free slot and a
--- job that queues for it never miss each other. Only the statements of workers lock keys: these commit at once.
--- The transactions of clients and jobs may stay open for long. A worker's statement that ends jobs admits the next
--- ones itself, and leaves only the keys that are locked.
+-- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and notifies
+-- worker/fleet/leftovers.py, which runs in every worker and in `outlive reap` and calls admit_due. That locks the
+-- keys and then sees all that was committed before, so a free slot and a job that queues for it never miss each
+-- other. Only the statements of workers lock keys: these commit at once. The transactions of clients and jobs may
+-- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
+-- that are locked.
 
 create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
@@ -1156,7 +1157,7 @@ end $$;
 
 create or replace function outlive.leave_turns(keys text[], notify boolean default true) returns void
 language plpgsql as $$
--- Leave these keys to the reapers. Keys that share a lock are neighbours, so that a part of many keys locks few.
+-- Leave these keys for later. Keys that share a lock are neighbours, so that a part of many keys locks few.
 begin
   if keys = '{}' then
     return;
@@ -1338,8 +1339,8 @@ end $$;
 --     finish_unclaimed       the end of jobs that no worker runs
 --     refuse_unreadable      refuses JSON that common parsers can't read
 --
--- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
--- that deletes nothing has lost the attempt and writes nothing.
+-- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
+-- a caller that deletes nothing has lost the attempt and writes nothing.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.end_attempts(
@@ -2246,7 +2247,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
 -- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
 -- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
--- are being moved, or end in their own transaction. The ends of jobs that ran at first are left to the reaper.
+-- are being moved, or end in their own transaction. The ends of jobs that ran at first are left for later.
 declare
   found_jobs uuid[];
   idle uuid[];
@@ -2619,11 +2620,12 @@ end $$;
 --     depend              new jobs wait for the jobs that they need
 --     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
---     leave_ends          leaves ends to the reaper
+--     leave_ends          leaves ends for later
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     inputs              the results of the jobs that a running job has waited for
 --
--- What is left to the reaper is in late_ends.sql.
+-- What is left for later is done by worker/fleet/leftovers.py, in every worker and in `outlive reap`, with the
+-- functions of late_ends.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
 --
@@ -2631,13 +2633,14 @@ end $$;
 -- transactions updates the row in `held` of the job that waits, so the second sees what the first has done. And a
 -- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
 -- dependency, and the enqueue, which locks no row of another job, does not see the end. So that transaction leaves
--- a note in `end_checks`, which is there from its commit on. The reaper then locks the row of the job in its
--- place. Either the job has ended by then, and the reaper applies its end; or it ends later, and
+-- a note in `end_checks`, which is there from its commit on. outlive.check_late_ends then locks the row of the job
+-- in its place. Either the job has ended by then, and its end is applied; or it ends later, and
 -- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency; or the
 -- row is locked, because the job is moved or ends just now, and the note stays.
--- Two more kinds of ends are left to the reaper. Those that a transaction at the isolation level repeatable read
+-- Two more kinds of ends are left for later. Those that a transaction at the isolation level repeatable read
 -- or serializable has written: it sees only what was committed before it began. And those that concern many jobs:
--- an end is written soon, however many jobs wait for it. The reaper follows these up, some jobs at a time.
+-- an end is written soon, however many jobs wait for it. outlive.follow_late_ends follows these up, some jobs at
+-- a time.
 
 create or replace function outlive.many_dependents() returns int language sql immutable
 -- How many jobs are released or cancelled at once.
@@ -2787,7 +2790,7 @@ set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_pl
 -- `mine` are locked. With `among`, other jobs are left alone.
 -- While it waits for a lock, more jobs may be enqueued to wait for those it locks, so it looks again until it
 -- finds no more. It does not wait for those, nor for those of `among`: the caller may have locked others, and two
--- such waits could be for each other. If one of `among` is locked, it fails. The others are left to the reaper.
+-- such waits could be for each other. If one of `among` is locked, it fails. The others are left for later.
 declare
   fresh uuid[];
   fallen boolean[];
@@ -2841,7 +2844,7 @@ end $$;
 
 create or replace function outlive.leave_ends(ids uuid[], dependents uuid[] default null) returns void
 language plpgsql set enable_seqscan = off as $$
--- Leave the ends of these jobs to the reaper; with `dependents`, only what they mean to those.
+-- Leave the ends of these jobs for later; with `dependents`, only what they mean to those.
 begin
   insert into outlive.end_checks (needed, dependents)
   select array_agg(e.id order by e.id), leave_ends.dependents from unnest(ids) e(id)
@@ -2859,7 +2862,7 @@ create or replace function outlive.release_dependents(
 language plpgsql set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
 -- jobs that it cancels. Returns how many jobs it has released or cancelled. With `among`, other jobs are left
--- alone. Without it, what concerns too many jobs is left to the reaper.
+-- alone. Without it, what concerns too many jobs is left for later.
 -- There are no joins, because a plan that was made for empty tables could join in the wrong order: width_bucket
 -- finds a job in a sorted array.
 declare
@@ -2891,7 +2894,7 @@ begin
   then
     select l.* into doomed, among, too_many from outlive.lock_dependents(good, bad, among => among) l;
     -- A job that is seen only now is left alone. It was enqueued after these had left their places, or is locked:
-    -- the reaper has a note of it.
+    -- `end_checks` has a note of it.
     select s.* into first, last from outlive.span(among) s;
   end if;
   if too_many then
@@ -3012,6 +3015,7 @@ begin
 end $$;
 
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
+-- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
 --
 --     heed_ends         jobs had ended before: releases or cancels some of the jobs that wait for them
 --     find_ended        which of some jobs have ended
@@ -3022,7 +3026,7 @@ end $$;
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
 -- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
--- up then. What waits for those that are cancelled is left to the reaper.
+-- up then. What waits for those that are cancelled is left for later.
 declare
   others uuid[];
 begin
@@ -3112,7 +3116,7 @@ end $$;
 create or replace function outlive.follow_late_ends(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' as $$
--- blocked -> pending, cancelled: for the jobs that wait for jobs whose ends were left to the reaper, some at a
+-- blocked -> pending, cancelled: for the jobs that wait for jobs whose ends were left for later, some at a
 -- time. `past` is the last one of those that wait for the first of the needed jobs. Returns how many notes of ends
 -- it has followed up, or a part of them. What is left goes behind all others, as in check_late_ends.
 declare

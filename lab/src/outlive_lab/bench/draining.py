@@ -78,7 +78,7 @@ class Drain:
         if done or not sourced:
             lanes, limit = ([], 0) if sourced else (offered, self._k)
             turn = db.run(self._connection, store.end_and_claim(self._worker, done, lanes, limit=limit))
-            assert not turn.stale, "only this worker ends these attempts"
+            assert not turn.refused, "only this worker ends these attempts"
             self._lanes.claimed(lanes, turn.claimed, limit)
             self._claimed = turn.claimed
         if sourced:

@@ -148,8 +148,8 @@ create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priorit
   where state = 'queued';
 create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
--- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500
--- keys in a row.
+-- Keys of which a slot was given back, or for which a job queues, and which are left for later: at most 500 keys
+-- in a row.
 create table if not exists outlive.key_turns (
   id bigint generated always as identity primary key,
   keys text[] not null
@@ -381,8 +381,8 @@ create table if not exists outlive.dependencies (
 ) with (fillfactor = 50);
 create index if not exists dependencies_by_job on outlive.dependencies (job_id, needs);
 
--- Notes for the reaper: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends
--- are not followed up yet, because they concern many jobs or their transaction did not see all.
+-- Left for later: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends are
+-- not followed up yet, because they concern many jobs or their transaction did not see all.
 create table if not exists outlive.end_checks (
   id bigint generated always as identity primary key,
   needed uuid[] not null,

@@ -1,4 +1,4 @@
--- Statements about jobs that wait for other jobs.
+-- Statements about jobs that wait for other jobs. worker/fleet/leftovers.py runs them.
 
 -- name: check_late_ends
 -- blocked -> pending, cancelled: for jobs that were enqueued to wait for others, which ended before that was
@@ -6,6 +6,6 @@
 select outlive.check_late_ends(:batch::int);
 
 -- name: follow_late_ends
--- blocked -> pending, cancelled: for some of the jobs that wait for jobs whose ends were left to the reaper.
+-- blocked -> pending, cancelled: for some of the jobs that wait for jobs whose ends were left for later.
 -- Returns how many ends, or parts of them, it has followed up.
 select outlive.follow_late_ends(:batch::int);

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome
-from outlive.worker.claiming.wakeup import Wakeup
 from outlive.worker.limits.watch import Watch
 from outlive.worker.loops import wait
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 CHECK_S = 0.5
 """How often requests are looked for without a notification."""

@@ -22,7 +22,7 @@ from outlive.worker.claiming.offers import NOTHING, Offer, offered
 from outlive.worker.claiming.sleep import Sleep
 from outlive.worker.claiming.sources import SourcedClaim, SourceOutcomes
 from outlive.worker.claiming.suspects import SuspectClaim
-from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.wakeup import Wakeup
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from outlive import store
 from outlive.worker.claiming.lanes import Lanes
-from outlive.worker.claiming.wakeup import Wakeup
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
 """How long a busy worker goes without a search, at most."""

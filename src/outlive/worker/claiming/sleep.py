@@ -11,9 +11,9 @@ from uuid import UUID
 
 from outlive import store
 from outlive.worker.claiming.lane_finder import LOOK_S, LaneFinder
-from outlive.worker.claiming.wakeup import Wakeup
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 

@@ -25,7 +25,7 @@ from outlive.config import Config
 from outlive.model import Claimed, LaneState
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.lanes import LaneKey
-from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.wakeup import Wakeup
 from outlive.worker.processes.children import Assignment
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session

@@ -17,7 +17,7 @@ from outlive import store
 from outlive.model import Claimed, Ended
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.offers import Offer
-from outlive.worker.claiming.wakeup import Wakeup
+from outlive.worker.wakeup import Wakeup
 from outlive.worker.ending.slow_ends import SlowEnds, never_accepted
 from outlive.worker.session import Session
 
@@ -77,7 +77,7 @@ class Outbox:
             return []
         for end in ends:
             self.leases.drop(end.token)
-            if end.token in turn.stale:
+            if end.token in turn.refused:
                 self.leases.note_refused_end(end)
         return turn.claimed
 

@@ -34,7 +34,7 @@ TRIES = 3
 MAX_ERROR_CHARS = 1000
 TOO_MUCH_BYTES = 32 << 20
 """While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
-_STALE = "OL002"
+_NOT_HELD = "OL002"
 _PERMANENT = ("OL", "54")
 """Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
 _SPAWN_REFUSED = ("OL001", "OL003")
@@ -159,17 +159,17 @@ async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) 
     """
     try:
         if end.records is None and end.spawns is None:
-            stale = bool((await session.run(store.end_and_claim(worker, [end]))).stale)
+            accepted = not (await session.run(store.end_and_claim(worker, [end]))).refused
         else:
             await session.run(store.complete_with_records(worker, end))
-            stale = False
+            accepted = True
     except psycopg.Error as error:
         if never_accepted(error):
             return refused(end, error)
-        if error.sqlstate != _STALE:
+        if error.sqlstate != _NOT_HELD:
             raise
-        stale = True
-    if stale:
+        accepted = False
+    if not accepted:
         leases.note_refused_end(end)
     return None
 
@@ -178,7 +178,7 @@ def never_accepted(error: BaseException) -> bool:
     """Whether a statement would fail with this error again, because of the values in it."""
     if not isinstance(error, psycopg.Error):
         return False
-    permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _STALE
+    permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _NOT_HELD
     return permanent or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
 
 

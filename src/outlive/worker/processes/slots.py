@@ -33,7 +33,7 @@ from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting import job_log
 
 if TYPE_CHECKING:
-    from outlive.worker.ending.reports import AttemptEvents
+    from outlive.worker.attempt_events import AttemptEvents
 
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""

@@ -7,8 +7,8 @@
 --     finish_unclaimed       the end of jobs that no worker runs
 --     refuse_unreadable      refuses JSON that common parsers can't read
 --
--- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
--- that deletes nothing has lost the attempt and writes nothing.
+-- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
+-- a caller that deletes nothing has lost the attempt and writes nothing.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.end_attempts(

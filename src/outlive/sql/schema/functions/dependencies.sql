@@ -4,11 +4,12 @@
 --     depend              new jobs wait for the jobs that they need
 --     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
---     leave_ends          leaves ends to the reaper
+--     leave_ends          leaves ends for later
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     inputs              the results of the jobs that a running job has waited for
 --
--- What is left to the reaper is in late_ends.sql.
+-- What is left for later is done by worker/fleet/leftovers.py, in every worker and in `outlive reap`, with the
+-- functions of late_ends.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
 --
@@ -16,13 +17,14 @@
 -- transactions updates the row in `held` of the job that waits, so the second sees what the first has done. And a
 -- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
 -- dependency, and the enqueue, which locks no row of another job, does not see the end. So that transaction leaves
--- a note in `end_checks`, which is there from its commit on. The reaper then locks the row of the job in its
--- place. Either the job has ended by then, and the reaper applies its end; or it ends later, and
+-- a note in `end_checks`, which is there from its commit on. outlive.check_late_ends then locks the row of the job
+-- in its place. Either the job has ended by then, and its end is applied; or it ends later, and
 -- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency; or the
 -- row is locked, because the job is moved or ends just now, and the note stays.
--- Two more kinds of ends are left to the reaper. Those that a transaction at the isolation level repeatable read
+-- Two more kinds of ends are left for later. Those that a transaction at the isolation level repeatable read
 -- or serializable has written: it sees only what was committed before it began. And those that concern many jobs:
--- an end is written soon, however many jobs wait for it. The reaper follows these up, some jobs at a time.
+-- an end is written soon, however many jobs wait for it. outlive.follow_late_ends follows these up, some jobs at
+-- a time.
 
 create or replace function outlive.many_dependents() returns int language sql immutable
 -- How many jobs are released or cancelled at once.
@@ -172,7 +174,7 @@ set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_pl
 -- `mine` are locked. With `among`, other jobs are left alone.
 -- While it waits for a lock, more jobs may be enqueued to wait for those it locks, so it looks again until it
 -- finds no more. It does not wait for those, nor for those of `among`: the caller may have locked others, and two
--- such waits could be for each other. If one of `among` is locked, it fails. The others are left to the reaper.
+-- such waits could be for each other. If one of `among` is locked, it fails. The others are left for later.
 declare
   fresh uuid[];
   fallen boolean[];
@@ -226,7 +228,7 @@ end $$;
 
 create or replace function outlive.leave_ends(ids uuid[], dependents uuid[] default null) returns void
 language plpgsql set enable_seqscan = off as $$
--- Leave the ends of these jobs to the reaper; with `dependents`, only what they mean to those.
+-- Leave the ends of these jobs for later; with `dependents`, only what they mean to those.
 begin
   insert into outlive.end_checks (needed, dependents)
   select array_agg(e.id order by e.id), leave_ends.dependents from unnest(ids) e(id)
@@ -244,7 +246,7 @@ create or replace function outlive.release_dependents(
 language plpgsql set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
 -- jobs that it cancels. Returns how many jobs it has released or cancelled. With `among`, other jobs are left
--- alone. Without it, what concerns too many jobs is left to the reaper.
+-- alone. Without it, what concerns too many jobs is left for later.
 -- There are no joins, because a plan that was made for empty tables could join in the wrong order: width_bucket
 -- finds a job in a sorted array.
 declare
@@ -276,7 +278,7 @@ begin
   then
     select l.* into doomed, among, too_many from outlive.lock_dependents(good, bad, among => among) l;
     -- A job that is seen only now is left alone. It was enqueued after these had left their places, or is locked:
-    -- the reaper has a note of it.
+    -- `end_checks` has a note of it.
     select s.* into first, last from outlive.span(among) s;
   end if;
   if too_many then

@@ -6,7 +6,7 @@
 --     queue_keyed    jobs queue for a slot, or wait until they may
 --     pause_queue, resume_queue
 --     requeue_queue  a queue was paused or resumed: its jobs give back their slots, or queue again
---     leave_turns    leaves keys to the reaper
+--     leave_turns    leaves keys for later
 --     lock_keys      locks keys
 --     admit          gives free slots to the jobs that queue
 --     take_slot      a worker asks for a slot, to run a suspect
@@ -20,11 +20,12 @@
 -- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
 -- queue.)
 --
--- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and the reapers, which are
--- notified, admit the jobs. They lock the keys and then see all that was committed before, so a free slot and a
--- job that queues for it never miss each other. Only the statements of workers lock keys: these commit at once.
--- The transactions of clients and jobs may stay open for long. A worker's statement that ends jobs admits the next
--- ones itself, and leaves only the keys that are locked.
+-- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and notifies
+-- worker/fleet/leftovers.py, which runs in every worker and in `outlive reap` and calls admit_due. That locks the
+-- keys and then sees all that was committed before, so a free slot and a job that queues for it never miss each
+-- other. Only the statements of workers lock keys: these commit at once. The transactions of clients and jobs may
+-- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
+-- that are locked.
 
 create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
@@ -144,7 +145,7 @@ end $$;
 
 create or replace function outlive.leave_turns(keys text[], notify boolean default true) returns void
 language plpgsql as $$
--- Leave these keys to the reapers. Keys that share a lock are neighbours, so that a part of many keys locks few.
+-- Leave these keys for later. Keys that share a lock are neighbours, so that a part of many keys locks few.
 begin
   if keys = '{}' then
     return;

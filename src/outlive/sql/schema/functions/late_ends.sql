@@ -1,4 +1,5 @@
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
+-- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
 --
 --     heed_ends         jobs had ended before: releases or cancels some of the jobs that wait for them
 --     find_ended        which of some jobs have ended
@@ -9,7 +10,7 @@
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
 -- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
--- up then. What waits for those that are cancelled is left to the reaper.
+-- up then. What waits for those that are cancelled is left for later.
 declare
   others uuid[];
 begin
@@ -99,7 +100,7 @@ end $$;
 create or replace function outlive.follow_late_ends(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' as $$
--- blocked -> pending, cancelled: for the jobs that wait for jobs whose ends were left to the reaper, some at a
+-- blocked -> pending, cancelled: for the jobs that wait for jobs whose ends were left for later, some at a
 -- time. `past` is the last one of those that wait for the first of the needed jobs. Returns how many notes of ends
 -- it has followed up, or a part of them. What is left goes behind all others, as in check_late_ends.
 declare

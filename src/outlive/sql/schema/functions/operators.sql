@@ -45,7 +45,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
 -- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
 -- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
--- are being moved, or end in their own transaction. The ends of jobs that ran at first are left to the reaper.
+-- are being moved, or end in their own transaction. The ends of jobs that ran at first are left for later.
 declare
   found_jobs uuid[];
   idle uuid[];

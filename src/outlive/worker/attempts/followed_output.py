@@ -10,10 +10,10 @@ from uuid import UUID
 
 from outlive import store
 from outlive.model import LiveOutput, MemoryCourse
-from outlive.worker.claiming.wakeup import Wakeup
 from outlive.worker.loops import wait
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 EVERY_S = 0.4
 """How often the output of a followed job is written."""
@@ -21,7 +21,7 @@ CHECK_S = 5.0
 """How often followers are looked for without a notification."""
 
 
-class Followed:
+class FollowedOutput:
     def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
         self._worker, self._session, self._slots, self._wake = worker, session, slots, wake
         self._written: dict[int, tuple[int, MemoryCourse | None]] = {}

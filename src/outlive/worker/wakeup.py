@@ -1,4 +1,4 @@
-"""What wakes the claim loop, and the checks for cancel requests, for followers, and for what others have left."""
+"""What wakes the claim loop, and the checks for cancel requests, for followed output, and for leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""statements/dashboard.sql: the people who may log in to the dashboard."""
+"""statements/people.sql: the people who may log in to the dashboard."""
 
 from __future__ import annotations
 

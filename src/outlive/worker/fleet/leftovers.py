@@ -1,4 +1,4 @@
-"""Following: what transactions have left behind, so that none of them takes long or holds locks for long.
+"""Leftovers: what transactions have left behind, so that none of them takes long or holds locks for long.
 
 Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), and jobs wait for others that have ended
 (sql/schema/functions/late_ends.sql). A notification says that there is something to do. Without one, it is looked for
@@ -11,8 +11,8 @@ import asyncio
 
 from outlive import store
 from outlive.worker import loops
-from outlive.worker.claiming.wakeup import Wakeup
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
 KEYS_AT_ONCE = 500
@@ -23,16 +23,16 @@ NOTES_AT_ONCE = 500
 TURNS = 100
 
 
-class Following:
+class Leftovers:
     def __init__(self, session: Session, wake: Wakeup) -> None:
         self._session, self._wake = session, wake
 
     async def run_once(self) -> None:
         self._wake.follow.clear()
-        await self.follow()
+        await self.follow_up()
         await loops.wait(self._wake.follow, LOOK_S)
 
-    async def follow(self) -> None:
+    async def follow_up(self) -> None:
         """Do what is left, one kind after the other, as long as there is more."""
         for _ in range(TURNS):
             keys = await self._session.run(store.admit_due(KEYS_AT_ONCE))
