@@ -29,7 +29,7 @@ class Unwritten:
 
     def __init__(self, url: str) -> None:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
-        self.outbox = Outbox(WORKER, self.session, leases, Wakeup())
+        self.outbox = Outbox(WORKER, self.session.url, leases, Wakeup())
         self.progress = ProgressWriter(WORKER, self.session, self.outbox)
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
         self.sources = SourceOutcomes()

@@ -63,7 +63,7 @@ class Services:
         firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
-        outbox = self.outbox = Outbox(me.id, hot, leases, wake)
+        outbox = self.outbox = Outbox(me.id, url, leases, wake)
         self.sources = SourceOutcomes()
         self.progress = ProgressWriter(me.id, session, outbox)
         self.end_lines = EndLines(me.id, session)

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from outlive import store
 from outlive.model import Claimed, Ended
+from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.lanes import Lanes
-from outlive.worker.claiming.offers import NOTHING, Offer
-from outlive.worker.ending.outbox import Outbox
+from outlive.worker.claiming.offers import Offer
 from outlive.worker.session import Session
 
 MAX_OUTCOMES = 10_000
@@ -20,17 +20,16 @@ AGAIN_S = 0.5
 class SourcedClaim:
     """Claims jobs of one source after the other, as many as each source admits."""
 
-    def __init__(self, worker: UUID, session: Session, outbox: Outbox, lanes: Lanes) -> None:
-        self._worker, self._session, self._outbox, self._lanes = worker, session, outbox, lanes
+    def __init__(self, worker: UUID, session: Session, ends: EndAndClaim, lanes: Lanes, lease_s: float) -> None:
+        self._worker, self._session, self._ends, self._lanes, self._lease_s = worker, session, ends, lanes, lease_s
 
     async def claim(self, offer: Offer) -> list[Claimed]:
-        if self._outbox.waiting:
-            await self._outbox.claim(NOTHING)
-        lease_s = self._outbox.leases.lease_s
+        await self._ends.write()
         admitted = await self._session.run(
-            store.claim_sourced(self._worker, offer.lanes, limit=offer.limit, lease_s=lease_s)
+            store.claim_sourced(self._worker, offer.lanes, limit=offer.limit, lease_s=self._lease_s)
         )
         self._lanes.wait(admitted.waits_s, time.monotonic())
+        self._lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
         return admitted.claimed
 
 

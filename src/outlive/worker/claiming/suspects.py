@@ -25,10 +25,11 @@ from outlive.config import Config
 from outlive.model import Claimed, LaneState
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.lanes import LaneKey
-from outlive.worker.wakeup import Wakeup
+from outlive.worker.claiming.offers import Offer
 from outlive.worker.processes.children import Assignment
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 0.25
 WAITING_LOOK_S = 5.0
@@ -71,7 +72,8 @@ class SuspectClaim:
         theirs, self._others_next = self._others_next and others_wait, False
         return not theirs
 
-    async def claim(self) -> list[Claimed]:
+    async def claim(self, _: Offer) -> list[Claimed]:
+        """Claim one suspect and, whatever is offered, nothing else."""
         after_s = STARVES_S if self.starves else None
         self.starves = self._finder.suspect_waits = False
         tasks, queues, lease_s = list(self._slots.tasks), self._config.queues, self._config.lease_s
