@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 from psycopg import pq
-from psycopg.errors import NumericValueOutOfRange
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
+from psycopg.errors import NumericValueOutOfRange
 
 from outlive.statement import Statement
 
