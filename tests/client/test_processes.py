@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,21 +100,27 @@ def test_many_tasks_of_one_event_loop_enqueue_at_once(app, query):
     assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
 
 
-def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app, query):
+def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app):
+    """Counted here: sessions that were cut at a deadline end a little later on a busy server."""
     app.connections.close()
     seen: list[int] = []
 
     async def use() -> None:
+        before = open_sockets()
         jobs = await app.aenqueue_many(add.job(n) for n in range(1000))
         waits = asyncio.gather(*(job.aresult(timeout=0.5) for job in jobs), return_exceptions=True)
         while not waits.done():
-            seen.extend(query(OTHERS)[0])
+            seen.append(open_sockets() - before)
             await asyncio.wait([waits], timeout=0.01)
         assert {type(late) for late in waits.result()} == {TimeoutError}
         await app.connections.aclose()
 
     asyncio.run(use())
     assert 1 < max(seen) <= 9, "eight, and the one that listens"
+
+
+def open_sockets() -> int:
+    return sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())
 
 
 def test_a_task_that_holds_a_lock_is_not_stuck_behind_those_that_wait_for_it(app, query, connect):

@@ -100,7 +100,7 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(star
 
     with Proxy(database_url, tmp_path, at_boundary=cut_often) as proxy:
         worker = start(url=proxy.url)
-        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(200))
+        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(1000))
         all_end_once(database_url, jobs)
         worker.stop()
     assert turns >= 2 * CUTS

@@ -76,12 +76,14 @@ def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
             if isinstance(step, Statement):
                 try:
                     answer = runner.read(step, wanted.until())
-                except TimeoutError:
-                    raise wanted.too_late(SILENT) from None
+                except TimeoutError:  # It would keep frames with connections alive, as the context of another error.
+                    break
             else:
                 answer = bell.wait(step)
                 bell.clear()
-        return step
+        else:
+            return step
+        raise wanted.too_late(SILENT)
 
 
 async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
@@ -97,13 +99,15 @@ async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
                 try:
                     answer = await runner.aread(step, wanted.until())
                 except TimeoutError:
-                    raise wanted.too_late(SILENT) from None
+                    break
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(step):
                         await bell.wait()
                 bell.clear()
-        return step
+        else:
+            return step
+        raise wanted.too_late(SILENT)
 
 
 def _steps(
