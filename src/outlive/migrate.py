@@ -35,6 +35,7 @@ _FUNCTIONS = (
     "completion",
     "losses",
     "claims",
+    "dedupe",
     "enqueue",
     "operators",
     "audit",

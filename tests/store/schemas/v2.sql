@@ -1729,7 +1729,7 @@ end $$;
 -- Claims: how jobs that wait begin.
 --
 --     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
---     caught         quarantines a job instead of starting it
+--     quarantine     quarantines a job instead of starting it
 --     carried        the arguments, if a claim may carry them
 --
 -- Suspects do not wait in lanes: the statement claim_suspect claims them.
@@ -1742,10 +1742,10 @@ returns table (
   failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
--- A lane without a row has no ready job, or its jobs are locked. A worker that was declared dead claims nothing. A
--- job that has reached its crash limit is quarantined instead. Jobs that will wait behind others in their worker
--- are not `begun`, so that its death is not charged to them. A job that was claimed before is begun in any case:
--- its mere arrival may kill.
+-- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
+-- A lane without a row has no ready job, or its jobs are locked.
+-- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
+-- that was claimed before is begun in any case: its mere arrival may kill.
 #variable_conflict use_column
 begin
   return query
@@ -1772,14 +1772,14 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or not outlive.caught(t.had)
+      from taken t where t.crashes = 0 or not outlive.quarantine(t.had)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
     from started s join outlive.jobs j on j.id = s.id;
 end $$;
 
-create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
+create or replace function outlive.quarantine(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
 -- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
 -- quarantine, it waits on, and comes up again ten seconds later.
@@ -1805,260 +1805,62 @@ create or replace function outlive.carried(args json) returns json language sql 
 -- inlines it.
 return case when pg_column_size(args) > 2000 and octet_length(args::text) > 65536 then null else args end;
 
--- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
+-- Dedupe keys: of the unfinished jobs of a task, at most one has a given key.
 --
---     enqueue        one job, for everyone; a batch of jobs, for clients
---     enqueue_plain  one small job with nothing special, as most are
---     spawn          the same for jobs as JSON
---     take_keys      takes dedupe keys, and settles conflicts by on_conflict
---     replace        cancels a job whose dedupe key a new one takes over (take_along: dependencies.sql)
---     wake           notifies the workers that sleep
+--     1. The primary key of `dedupe_keys`, task and key, decides. Its row names the job that holds the key: it is
+--        written before that job, and deleted when the job is finished.
+--     2. A new job whose key is held is not made: `skip` returns the holder instead, `raise` raises OL001.
+--        `replace` cancels a holder that waits or is blocked; one that runs, is quarantined or a suspect stays.
+--     3. A call that is repeated finds the job or the key that it has made, and changes nothing.
+--     4. Two calls never deadlock: each takes its keys in their order, and locks the jobs that it may replace, by
+--        id, before the first key. If another job took a key after that, the call starts again (OL004).
 --
--- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
--- the wrong order, so the batch is tried again.
+--     dedupe     takes the keys of new jobs: locks the jobs to replace, then calls
+--     take_keys  takes the keys one by one, and settles conflicts by on_conflict
+--     replace    cancels a job whose key a new one takes over (take_along: dependencies.sql)
 
-create or replace function outlive.uuid7() returns uuid language sql volatile
--- A version 7 uuid: it starts with the milliseconds of the clock, so that later ids sort later.
-return encode(overlay(overlay(uuid_send(gen_random_uuid())
-  placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
-  placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1),
-  'hex')::uuid;
-
-create or replace function outlive.wake() returns void language plpgsql as $$
--- Notify the sleeping workers, if there are any. A NOTIFY serialises commits, so it is not sent without need.
-begin
-  if exists (select from outlive.sleepers) then
-    perform pg_notify('outlive', '');
-  end if;
-end $$;
-
-create or replace function outlive.enqueue(
-  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
-  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
-  max_args_bytes int, notify boolean, links jsonb[] default null)
-returns table (asked uuid, existing uuid)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending, or blocked by other jobs. Repeating it with the same ids changes nothing. It returns the jobs
--- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
--- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
--- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
--- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
--- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
--- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
-declare
-  moment timestamptz := outlive.now();
-  biggest int;
-  not_made uuid[] := '{}';
-  holders uuid[];
-  replaced uuid[] := '{}';
-  replacing uuid[];
-  joined uuid[];
-  others uuid[];
-  task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
-  queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
-  source_of_all text := case when cardinality(sources) = 1 then sources[1] end;
-  links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
-  counted_by_fingerprint text[] := array(
-    select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
-begin
-  max_args_bytes := least(max_args_bytes, 33554432);  -- The caller can't raise this limit: workers must take it.
-  -- What jsonb can't hold is refused here, and not when a crash needs the fingerprint.
-  select max(octet_length(a::text)) filter (where a::jsonb is not null) into biggest from unnest(args) a;
-  if biggest > max_args_bytes then
-    raise exception using errcode = 'OL003', message = format(
-      'arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference',
-      biggest, max_args_bytes);
-  end if;
-  select max(octet_length(o::text)) into biggest from unnest(options) o;
-  if biggest > 8192 then
-    raise exception using errcode = 'OL003', message =
-      format('options of %s bytes are over the limit of 8192', biggest);
-  end if;
-  -- Longer ones fit into no index: a job that waits elsewhere at first could then never be moved to `waiting`.
-  if exists (select from unnest(tasks || queues || sources) n where octet_length(n) > 200) then
-    raise exception using errcode = 'OL003', message = 'task, queue and source are names of at most 200 bytes';
-  end if;
-  if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
-    raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
-  end if;
-  -- Workers compare these times in Python, whose calendar ends, and look no further back than the year 2000.
-  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
-     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
-    raise exception using errcode = 'OL003', message =
-      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
-  end if;
-  -- A limit that can't be read would stop the reaper for every job of its batch.
-  if exists (
-    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
-    where e.value <> 'null' and case
-      when e.key in ('max_attempts', 'max_crashes', 'max_losses')
-        then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
-      when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
-      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{6,17}$'
-      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
-  then
-    raise exception using errcode = 'OL003', message =
-      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
-      'timeout_s and stall_s are numbers above zero, memory_bytes is at least 1000000, '
-      'and on_worker_death is retry or fail';
-  end if;
-  if links is not null then
-    perform outlive.check_links(links);
-  end if;
-  if task_of_all is not null and (keys is not null or source_of_all is distinct from '') then
-    tasks := array_fill(task_of_all, array[cardinality(ids)]);
-  end if;
-  if keys is not null then
-    -- Locks that would be taken in the wrong order are given back with this block, which is then repeated with the
-    -- jobs locked first. Without a job to replace no order can be wrong, and the cost of a block is saved.
-    if 'replace' = any(on_conflicts) then
-      for try in 1..100 loop
-        begin
-          select t.* into not_made, holders, replaced, replacing
-          from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
-          exit;
-        exception when sqlstate 'OL004' then
-          if try = 100 then
-            raise exception using errcode = '40001', message =
-              'the jobs with these dedupe keys change too fast: try again';
-          end if;
-        end;
-      end loop;
-    else
-      select t.* into not_made, holders, replaced, replacing
-      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
-    end if;
-    return query select * from unnest(not_made, holders);
-  end if;
-  if source_of_all is distinct from '' and sources is not null then
-    perform outlive.know_sources(sources, tasks);
-  end if;
-  loop
-    begin
-      with fresh as (
-        insert into outlive.jobs (
-          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
-          batch, concurrency_key, concurrency)
-        select
-          a.id,
-          coalesce(a.task, task_of_all),
-          coalesce(a.queue, queue_of_all, (
-            select t.queue from outlive.tasks t where t.name = coalesce(a.task, task_of_all)), 'default'),
-          coalesce(a.source, source_of_all, (
-            select t.source from outlive.tasks t where t.name = coalesce(a.task, task_of_all)), ''),
-          a.args,
-          a.options,
-          coalesce(a.priority, 5),
-          -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
-          coalesce(a.run_at, moment + coalesce(a.delay_s, 0) * interval '1 second'
-                             - (cardinality(ids) - a.at) * interval '1 microsecond'),
-          a.key,
-          case when coalesce(a.task, task_of_all) = any(counted_by_fingerprint)
-            then outlive.fingerprint(coalesce(a.task, task_of_all), a.args) end,
-          moment,
-          case when coalesce(a.links, links_of_all) @? '$.after[*]' then array(
-            select coalesce(m.holder, n.id::uuid)
-            from jsonb_array_elements_text(coalesce(a.links, links_of_all) -> 'after') with ordinality n(id, at)
-              left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
-            order by n.at) end,
-          (coalesce(a.links, links_of_all) ->> 'batch')::uuid,
-          coalesce(a.links, links_of_all) ->> 'key',
-          case when coalesce(a.links, links_of_all) ? 'key'
-            then coalesce((coalesce(a.links, links_of_all) ->> 'concurrency')::int, 1) end
-        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
-               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
-        where a.id is not null and a.id not in (select unnest(not_made))
-        order by a.id
-        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
-          jobs.concurrency_key)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f
-      where f.after is null and f.concurrency_key is null;
-      exit;
-    exception when unique_violation then
-      -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
-      -- but costs every new job a fifth more.
-      others := array(
-        select case when a.n = 1 and not exists (select from outlive.jobs j where j.id = a.id) then a.id end
-        from (select i.id, i.at, row_number() over (partition by i.id order by i.at) as n
-              from unnest(ids) with ordinality i(id, at)) a
-        order by a.at);
-      if others = ids then
-        raise exception using errcode = '40001', message =
-          'another transaction has just made one of these jobs: try again';
-      end if;
-      ids := others;
-    end;
-  end loop;
-  joined := array(
-    select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
-    where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
-      and a.id not in (select unnest(not_made)));
-  if joined <> '{}' or replaced <> '{}' then
-    perform outlive.follow_through(
-      replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
-  end if;
-  if exists (select from unnest(links) l where l ? 'after') then
-    -- After the counting, because jobs that it cancels at once are followed up.
-    perform outlive.depend(ids, array(
-      select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
-  end if;
-  if replaced <> '{}' then
-    perform outlive.take_along(replaced, replacing, ids);
-  end if;
-  if exists (select from unnest(links) l where l ? 'key') then
-    perform outlive.park_keyed(ids);
-  end if;
-  if notify then
-    perform pg_notify('outlive', '');
-  else
-    perform outlive.wake();
-  end if;
-end $$;
-
-create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
--- (none) -> pending, for an array of jobs as objects.
-begin
-  perform outlive.enqueue(
-    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
-    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
-    array_agg(coalesce(s.on_conflict, 'skip')),
-    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
-    case when count(s.links) > 0 then array_agg(s.links) end)
-  from json_to_recordset(jobs) s(
-    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
-  having count(*) > 0;
-end $$;
-
-create or replace function outlive.take_keys(
+create or replace function outlive.dedupe(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
--- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, each with the job that holds it,
--- and the jobs that it has replaced, each with the new one. Keys are taken in their order, so that two batches
--- never deadlock; conflicts are settled one by one. Every function locks jobs before keys. A job that took its key
--- meanwhile is not waited for while keys are held: OL004 is raised.
+-- Returns the jobs that can't have their keys, each with the job that holds it, and the jobs that were replaced,
+-- each with the new one.
+declare
+  replaceable uuid[] := '{}';
+begin
+  if array_position(on_conflicts, 'replace') is null then  -- No order can be wrong: the cost of a block is saved.
+    select t.* into not_made, holders, replaced, replacing
+    from outlive.take_keys(ids, tasks, keys, on_conflicts, replaceable) t;
+    return;
+  end if;
+  for try in 1..100 loop
+    begin
+      replaceable := array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace');
+      replaceable := array(  -- With the jobs that wait for them: take_along changes their rows.
+        select j.id from outlive.jobs j where j.id = any(replaceable || array(
+          select d.job_id from outlive.dependencies d where d.needs = any(replaceable) and not d.met))
+        order by j.id for no key update);
+      select t.* into not_made, holders, replaced, replacing
+      from outlive.take_keys(ids, tasks, keys, on_conflicts, replaceable) t;
+      return;
+    exception when sqlstate 'OL004' then  -- This has given all locks and keys back.
+    end;
+  end loop;
+  raise exception using errcode = '40001', message = 'the jobs with these dedupe keys change too fast: try again';
+end $$;
+
+create or replace function outlive.take_keys(
+  ids uuid[], tasks text[], keys text[], on_conflicts text[], replaceable uuid[],
+  out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
+language plpgsql as $$
 declare
   job record;
   holder uuid;
-  replaceable uuid[] := '{}';
 begin
-  not_made := '{}';
-  holders := '{}';
-  replaced := '{}';
-  replacing := '{}';
-  if 'replace' = any(on_conflicts) then
-    replaceable := array(
-      select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
-        join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-      where a.on_conflict = 'replace');
-    replaceable := array(  -- With the jobs that wait for them: take_along changes their rows.
-      select j.id from outlive.jobs j where j.id = any(replaceable || array(
-        select d.job_id from outlive.dependencies d where d.needs = any(replaceable) and not d.met))
-      order by j.id for no key update);
-  end if;
+  select '{}', '{}', '{}', '{}' into not_made, holders, replaced, replacing;
   for job in
     select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
     where a.key is not null order by a.task collate "C", a.key collate "C", a.at
@@ -2091,10 +1893,9 @@ begin
 end $$;
 
 create or replace function outlive.replace(holder uuid, by uuid) returns boolean language plpgsql as $$
--- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
--- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
--- Returns whether it was replaced. The caller calls outlive.follow_through and outlive.take_along when the new job
--- is made, which may be of the same batch.
+-- pending, retryable, blocked -> cancelled. Returns whether it was replaced. A running job stays, because no work
+-- is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten. What follows from
+-- the cancel waits until the new job is made: outlive.link.
 declare
   w record;
 begin
@@ -2109,6 +1910,238 @@ begin
       array[format('replaced by job %s, which has its dedupe key', by)]);
   end if;
   return w.id is not null;
+end $$;
+
+-- Enqueueing: new jobs, and the notification of sleeping workers.
+--
+--     enqueue             one job, for everyone; a batch of jobs, for clients
+--     enqueue_plain       one small job with nothing special, as most are
+--     spawn               the same for jobs as JSON
+--     check_requests      refuses bad input (check_links: dependencies.sql)
+--     leave_out_existing  for a call that is repeated
+--     link                to batches, other jobs and keys
+--     wake                notifies the workers that sleep
+--
+-- SQLSTATEs: OL001 the dedupe key is taken (dedupe.sql), OL003 bad input.
+
+create or replace function outlive.uuid7() returns uuid language sql volatile
+-- A version 7 uuid: it starts with the milliseconds of the clock, so that later ids sort later.
+return encode(overlay(overlay(uuid_send(gen_random_uuid())
+  placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
+  placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1),
+  'hex')::uuid;
+
+create or replace function outlive.wake() returns void language plpgsql as $$
+-- Notify the sleeping workers, if there are any. A NOTIFY serialises commits, so it is not sent without need.
+begin
+  if exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', '');
+  end if;
+end $$;
+
+create or replace function outlive.enqueue(
+  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
+  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
+  max_args_bytes int, notify boolean, links jsonb[] default null)
+returns table (asked uuid, existing uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending, or blocked by other jobs. Repeating it with the same ids changes nothing. It returns the jobs
+-- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
+-- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
+-- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
+-- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
+-- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
+-- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+declare
+  moment timestamptz := outlive.now();
+  not_made uuid[] := '{}';
+  holders uuid[];
+  replaced uuid[] := '{}';
+  replacing uuid[];
+  task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
+  queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
+  source_of_all text := case when cardinality(sources) = 1 then sources[1] end;
+  links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
+  counted_by_fingerprint text[] := array(
+    select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
+begin
+  perform outlive.check_requests(
+    tasks || queues || sources, args, max_args_bytes, delays_s, run_ats, on_conflicts, options, links);
+  if task_of_all is not null and (keys is not null or source_of_all is distinct from '') then
+    tasks := array_fill(task_of_all, array[cardinality(ids)]);
+  end if;
+  if keys is not null then
+    select d.* into not_made, holders, replaced, replacing
+    from outlive.dedupe(ids, tasks, keys, on_conflicts) d;
+    return query select * from unnest(not_made, holders);
+  end if;
+  if source_of_all is distinct from '' and sources is not null then
+    perform outlive.know_sources(sources, tasks);
+  end if;
+  loop
+    begin
+      with wanted as (
+        select a.id, a.at, coalesce(a.task, task_of_all) as task, coalesce(a.queue, queue_of_all) as queue,
+          coalesce(a.source, source_of_all) as source, a.args, a.options, a.priority, a.delay_s, a.run_at, a.key,
+          coalesce(a.links, links_of_all) as links
+        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
+               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
+        where a.id is not null and a.id not in (select unnest(not_made))),
+      fresh as (
+        insert into outlive.jobs (
+          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
+          batch, concurrency_key, concurrency)
+        select
+          a.id, a.task,
+          coalesce(a.queue, (select t.queue from outlive.tasks t where t.name = a.task), 'default'),
+          coalesce(a.source, (select t.source from outlive.tasks t where t.name = a.task), ''),
+          a.args, a.options, coalesce(a.priority, 5),
+          -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
+          coalesce(a.run_at, moment + coalesce(a.delay_s, 0) * interval '1 second'
+                             - (cardinality(ids) - a.at) * interval '1 microsecond'),
+          a.key,
+          case when a.task = any(counted_by_fingerprint) then outlive.fingerprint(a.task, a.args) end,
+          moment,
+          case when a.links @? '$.after[*]' then array(
+            select coalesce(m.holder, n.id::uuid)
+            from jsonb_array_elements_text(a.links -> 'after') with ordinality n(id, at)
+              left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
+            order by n.at) end,
+          (a.links ->> 'batch')::uuid, a.links ->> 'key',
+          case when a.links ? 'key' then coalesce((a.links ->> 'concurrency')::int, 1) end
+        from wanted a order by a.id
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
+          jobs.concurrency_key)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f
+      where f.after is null and f.concurrency_key is null;
+      exit;
+    exception when unique_violation then
+      ids := outlive.leave_out_existing(ids);
+    end;
+  end loop;
+  if links is not null or replaced <> '{}' then
+    perform outlive.link(ids, not_made, links, replaced, replacing);
+  end if;
+  if notify then
+    perform pg_notify('outlive', '');
+  else
+    perform outlive.wake();
+  end if;
+end $$;
+
+create or replace function outlive.check_requests(
+  names text[], args json[], max_args_bytes int, delays_s double precision[], run_ats timestamptz[],
+  on_conflicts text[], options jsonb[], links jsonb[])
+returns void language plpgsql as $$
+declare
+  biggest int;
+begin
+  max_args_bytes := least(max_args_bytes, 33554432);  -- The caller can't raise this limit: workers must take it.
+  -- What jsonb can't hold is refused here, and not when a crash needs the fingerprint.
+  select max(octet_length(a::text)) filter (where a::jsonb is not null) into biggest from unnest(args) a;
+  if biggest > max_args_bytes then
+    raise exception using errcode = 'OL003', message = format(
+      'arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference',
+      biggest, max_args_bytes);
+  end if;
+  -- Longer ones fit into no index: a job that waits elsewhere at first could then never be moved to `waiting`.
+  if exists (select from unnest(names) n where octet_length(n) > 200) then
+    raise exception using errcode = 'OL003', message = 'task, queue and source are names of at most 200 bytes';
+  end if;
+  if not array_remove(on_conflicts, null) <@ '{skip,raise,replace}' then
+    raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
+  end if;
+  -- Workers compare these times in Python, whose calendar ends, and look no further back than the year 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
+  select max(octet_length(o::text)) into biggest from unnest(options) o;
+  if biggest > 8192 then
+    raise exception using errcode = 'OL003', message =
+      format('options of %s bytes are over the limit of 8192', biggest);
+  end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if biggest is not null and exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses')
+        then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
+      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{6,17}$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
+      'timeout_s and stall_s are numbers above zero, memory_bytes is at least 1000000, '
+      'and on_worker_death is retry or fail';
+  end if;
+  if links is not null then
+    perform outlive.check_links(links);
+  end if;
+end $$;
+
+create or replace function outlive.leave_out_existing(ids uuid[]) returns uuid[] language plpgsql as $$
+-- The ids of a call, with null for each job that exists and for each id that the call has twice. Only called after
+-- a conflict: ON CONFLICT DO NOTHING costs every new job a fifth more.
+declare
+  others uuid[] := array(
+    select case when a.n = 1 and not exists (select from outlive.jobs j where j.id = a.id) then a.id end
+    from (select i.id, i.at, row_number() over (partition by i.id order by i.at) as n
+          from unnest(ids) with ordinality i(id, at)) a
+    order by a.at);
+begin
+  if others = ids then
+    raise exception using errcode = '40001', message =
+      'another transaction has just made one of these jobs: try again';
+  end if;
+  return others;
+end $$;
+
+create or replace function outlive.link(
+  ids uuid[], not_made uuid[], links jsonb[], replaced uuid[], replacing uuid[])
+returns void language plpgsql as $$
+-- Link new jobs to their batches, to the jobs that they wait for or replace, and to their concurrency keys.
+declare
+  links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
+  joined uuid[] := array(
+    select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
+    where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
+      and a.id not in (select unnest(not_made)));
+begin
+  if joined <> '{}' or replaced <> '{}' then
+    perform outlive.follow_through(
+      replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
+  end if;
+  if to_jsonb(links) @? '$[*].after' then
+    -- After the counting, because jobs that it cancels at once are followed up.
+    perform outlive.depend(ids, array(
+      select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
+  end if;
+  if replaced <> '{}' then
+    perform outlive.take_along(replaced, replacing, ids);
+  end if;
+  if to_jsonb(links) @? '$[*].key' then
+    perform outlive.park_keyed(ids);
+  end if;
+end $$;
+
+create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
+-- (none) -> pending, for an array of jobs as objects.
+begin
+  perform outlive.enqueue(
+    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
+    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+    array_agg(coalesce(s.on_conflict, 'skip')),
+    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
+    case when count(s.links) > 0 then array_agg(s.links) end)
+  from json_to_recordset(jobs) s(
+    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
+  having count(*) > 0;
 end $$;
 
 create or replace function outlive.enqueue_plain(
@@ -4623,7 +4656,7 @@ started as (
     t.id, t.attempt + 1, $4::uuid, outlive.now() + $5::double precision * interval '1 second',
     outlive.now(), outlive.now(), $3::double precision is null, t.queue, t.source, t.task, t.priority,
     t.ready_at, t.failures, t.crashes, t.losses
-  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
+  from taken t where t.crashes = 0 or not outlive.quarantine(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (

@@ -55,6 +55,9 @@ drop function outlive.finish_unclaimed(uuid, int, smallint, smallint, smallint);
 -- The new one returns the jobs that it has cancelled.
 drop function outlive.replace(uuid);
 
+-- It is `quarantine` now.
+drop function outlive.caught(outlive.waiting);
+
 -- The new ones take the links of jobs.
 drop function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid, int,
   boolean);

@@ -1,7 +1,7 @@
 -- Claims: how jobs that wait begin.
 --
 --     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
---     caught         quarantines a job instead of starting it
+--     quarantine     quarantines a job instead of starting it
 --     carried        the arguments, if a claim may carry them
 --
 -- Suspects do not wait in lanes: the statement claim_suspect claims them.
@@ -14,10 +14,10 @@ returns table (
   failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
--- A lane without a row has no ready job, or its jobs are locked. A worker that was declared dead claims nothing. A
--- job that has reached its crash limit is quarantined instead. Jobs that will wait behind others in their worker
--- are not `begun`, so that its death is not charged to them. A job that was claimed before is begun in any case:
--- its mere arrival may kill.
+-- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
+-- A lane without a row has no ready job, or its jobs are locked.
+-- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
+-- that was claimed before is begun in any case: its mere arrival may kill.
 #variable_conflict use_column
 begin
   return query
@@ -44,14 +44,14 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or not outlive.caught(t.had)
+      from taken t where t.crashes = 0 or not outlive.quarantine(t.had)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
     from started s join outlive.jobs j on j.id = s.id;
 end $$;
 
-create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
+create or replace function outlive.quarantine(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
 -- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
 -- quarantine, it waits on, and comes up again ten seconds later.
