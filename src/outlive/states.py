@@ -1,9 +1,8 @@
-"""The whole life of a job on one page: its states, the events, and every legal transition.
+"""Every state of a job, and every legal transition with the SQL statement that makes it, on one page.
 
-A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. Each event is done by one
-named, fenced SQL statement, which may serve several: `end_and_claim` does most. Claims are three, by what is claimed.
-An event that is not legal in a state changes nothing. The tests try every event in every state and compare with this
-page, and tools/docs makes docs/reference/states.md from it.
+A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. What a worker does to a running
+job is fenced by the attempt. An event that is not legal in a state changes nothing. The tests try every event in every
+state and compare with this page, and tools/docs makes docs/reference/states.md from it.
 """
 
 from enum import StrEnum
@@ -48,53 +47,79 @@ class Transition(NamedTuple):
     when: str
 
 
-P, T, R, B, Q, S, F, C = State  # pending, retryable (T: to be tried again), running, blocked, quarantined, …
-FINISHED = frozenset({S, F, C})
-OVER = FINISHED | {Q}
+PENDING, RETRYABLE, RUNNING, BLOCKED, QUARANTINED, SUCCEEDED, FAILED, CANCELLED = State
+FINISHED = frozenset({SUCCEEDED, FAILED, CANCELLED})
+OVER = FINISHED | {QUARANTINED}
 """A client that waits for the result waits no longer: a quarantined job goes on only if a person releases it."""
 
+# fmt: off
 TRANSITIONS = (
-    Transition("enqueue", (None,), (P,), "enqueue", "a client enqueues it"),
-    Transition("enqueue_after", (None,), (B,), "enqueue", "a client enqueues it to wait for other jobs"),
-    Transition("enqueue_after", (None,), (C,), "enqueue", "one of these has failed already: as abandon"),
-    Transition("unblock", (B,), (P,), "end_and_claim", "the last job that it waits for succeeds, or ends: proceed"),
-    Transition("abandon", (B,), (C,), "end_and_claim", "a job that it waits for ends without success: cancel"),
-    Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it; by `claim_sourced`, if it has a source"),
-    Transition("claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered to its crashes: it is not started"),
-    Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
-    Transition("claim_suspect", (P,), (Q,), "claim_suspect", "its crash limit was lowered, as for claim"),
-    Transition("renew", (R,), (R,), "renew", "its worker renews the lease"),
-    Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived, without records and spawns"),
-    Transition(
-        "complete", (R,), (S,), "complete_with_records", "it ended in its own transaction, or has records or spawns"
-    ),
-    # An attempt that ends without a result cancels the job, if an operator has asked for that.
-    Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: retried, or failed at max_attempts or by Fail"),
-    Transition("time_out", (R,), (T, F, C), "end_and_claim", "it took too long, or stalled: as fail"),
-    Transition("exhaust", (R,), (T, F, C), "end_and_claim", "it raised MemoryError: as fail"),
-    Transition("overrun", (R,), (T, Q, C), "end_and_claim", "it was killed for its memory: as crash"),
-    Transition("crash", (R,), (T, Q, C), "end_and_claim", "its process died: retried, or quarantined at max_crashes"),
-    Transition("hand_back", (R,), (P, T, C), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
-    Transition("stop", (R,), (C,), "end_and_claim", "its worker stopped it on request"),
-    Transition("expire", (R,), (P, T, Q, F, C), "expire", "its lease expired: lost, and counted against max_losses"),
-    Transition(
-        "reap", (R,), (P, T, Q, F, C), "reap", "its worker died: lost, as expire; or stopped and left it: released"
-    ),
-    Transition(
-        "convict",
-        (R,),
-        (Q, C),
-        "convict",
-        "other jobs with the same task and arguments have reached the crash limit: it is not started",
-    ),
-    Transition("cancel", (P, T, B, Q), (C,), "cancel", "an operator cancels it"),
-    Transition("cancel", (R,), (R,), "cancel", "an operator asks its worker to stop it"),
-    Transition("retry", (F, C, T), (P,), "retry", "an operator retries it: all counters are zero"),
-    Transition("release", (Q, B), (P, T), "release", "an operator releases it: crashes and losses are zero"),
-    Transition("block", (P, T), (B,), "block", "an operator blocks it"),
-    Transition("quarantine", (T,), (Q,), "quarantine_killers", "its crash limit was lowered to its crashes"),
-    Transition("prune", (S, F, C, Q), (None,), "prune_jobs", "it is deleted"),
+    # A client enqueues a job.
+    Transition("enqueue", (None,), (PENDING,), "enqueue", "A client enqueues the job."),
+    Transition("enqueue_after", (None,), (BLOCKED,), "enqueue", "A client enqueues it to wait for other jobs."),
+    Transition("enqueue_after", (None,), (CANCELLED,), "enqueue",
+        "One of these jobs has already ended without success, and the new one has `on_failure=cancel`."),
+
+    # The jobs that it waits for end.
+    Transition("unblock", (BLOCKED,), (PENDING,), "end_and_claim",
+        "The last of these jobs succeeds. With `on_failure=proceed` it may end in any way."),
+    Transition("abandon", (BLOCKED,), (CANCELLED,), "end_and_claim",
+        "One of these jobs ends without success, and this one has `on_failure=cancel`."),
+
+    # A worker claims it.
+    Transition("claim", (PENDING, RETRYABLE), (RUNNING,), "end_and_claim",
+        "A worker takes it. If it has a source, the statement is `claim_sourced`."),
+    Transition("claim", (RETRYABLE,), (QUARANTINED,), "end_and_claim",
+        "Its task's `max_crashes` was lowered, and it has crashed that often: it is not started."),
+    Transition("claim_suspect", (PENDING,), (RUNNING,), "claim_suspect",
+        "It is a suspect, and a worker with nothing else to do takes it."),
+    Transition("claim_suspect", (PENDING,), (QUARANTINED,), "claim_suspect",
+        "It is a suspect, and has crashed as often as a lowered `max_crashes` allows: it is not started."),
+    Transition("convict", (RUNNING,), (QUARANTINED, CANCELLED), "convict",
+        "Other jobs with the same task and arguments have reached `max_crashes`: it is not started."),
+    Transition("renew", (RUNNING,), (RUNNING,), "renew", "Its worker renews the lease."),
+
+    # Its worker reports the end. If an operator has asked to cancel the job, any end without a result does so.
+    Transition("succeed", (RUNNING,), (SUCCEEDED,), "end_and_claim",
+        "Its function returned, and it has neither records nor spawned jobs."),
+    Transition("complete", (RUNNING,), (SUCCEEDED,), "complete_with_records",
+        "It has records or spawned jobs, or it ended in its own transaction."),
+    Transition("fail", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
+        "Its function raised. It is retried, or fails at `max_attempts` or by `Fail`."),
+    Transition("time_out", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
+        "It took too long or stalled. It is retried, or fails at `max_attempts`."),
+    Transition("exhaust", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
+        "Its function raised MemoryError. It is retried, or fails at `max_attempts`."),
+    Transition("overrun", (RUNNING,), (RETRYABLE, QUARANTINED, CANCELLED), "end_and_claim",
+        "It was killed for its memory. It is retried, or quarantined at `max_crashes`."),
+    Transition("crash", (RUNNING,), (RETRYABLE, QUARANTINED, CANCELLED), "end_and_claim",
+        "Its process died. It is retried, or quarantined at `max_crashes`."),
+    Transition("hand_back", (RUNNING,), (PENDING, RETRYABLE, CANCELLED), "end_and_claim",
+        "Its worker drains or reloads, or its source's breaker is open."),
+    Transition("stop", (RUNNING,), (CANCELLED,), "end_and_claim",
+        "Its worker stopped it because an operator asked for that, or its function raised `Cancel`."),
+
+    # The reaper finds it.
+    Transition("expire", (RUNNING,), (PENDING, RETRYABLE, QUARANTINED, FAILED, CANCELLED), "expire",
+        "Its lease expired. The attempt is lost, which counts against `max_losses`."),
+    Transition("reap", (RUNNING,), (PENDING, RETRYABLE, QUARANTINED, FAILED, CANCELLED), "reap",
+        "Its worker died, and the attempt is lost. If the worker stopped and left it, the attempt is released."),
+    Transition("quarantine", (RETRYABLE,), (QUARANTINED,), "quarantine_killers",
+        "Its task's `max_crashes` was lowered, and it has crashed that often."),
+
+    # An operator acts on it.
+    Transition("cancel", (PENDING, RETRYABLE, BLOCKED, QUARANTINED), (CANCELLED,), "cancel",
+        "An operator cancels it."),
+    Transition("cancel", (RUNNING,), (RUNNING,), "cancel", "An operator asks its worker to stop it."),
+    Transition("retry", (FAILED, CANCELLED, RETRYABLE), (PENDING,), "retry",
+        "An operator retries it. All of its counters become zero."),
+    Transition("release", (QUARANTINED, BLOCKED), (PENDING, RETRYABLE), "release",
+        "An operator releases it. Its crashes and losses become zero."),
+    Transition("block", (PENDING, RETRYABLE), (BLOCKED,), "block", "An operator blocks it."),
+    Transition("prune", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED), (None,), "prune_jobs",
+        "An operator deletes it. Finished jobs are also deleted by the reaper, with `prune_finished`."),
 )
+# fmt: on
 
 
 def legal(event: str, before: State | None) -> tuple[State | None, ...]:
