@@ -183,7 +183,7 @@ class Proxy:
                 continue
             if kind == b"P":
                 name, words, _ = data[5:].split(b"\0", 2)
-                text = prepared[name] = words.decode()
+                text, prepared[name] = "prepare", words.decode()  # The statement itself comes with its parameters.
             elif kind == b"B":
                 text = prepared[data[5:].split(b"\0", 2)[1]]
             elif kind == b"Q":

@@ -99,8 +99,8 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(star
                 at.link.cut()
 
     with Proxy(database_url, tmp_path, at_boundary=cut_often) as proxy:
-        worker = start(url=proxy.url)
-        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(1000))
+        worker = start(url=proxy.url, slots=1)
+        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(3000))
         all_end_once(database_url, jobs)
         worker.stop()
     assert turns >= 2 * CUTS
