@@ -16,7 +16,7 @@ import pytest
 
 from outlive import config
 from outlive.metrics import catalogue
-from outlive.worker.supervisor import GOODBYE_S
+from outlive.worker.ending.stopping import GOODBYE_S
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from outlive import db
 from outlive.config import Config
+from outlive.humanize import counted
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
@@ -57,7 +58,7 @@ class Services:
         on_declared_dead: Callable[[], None],
         on_drain: Callable[[], None],
     ) -> None:
-        self.me = me
+        self.me, self.alerts = me, alerts
         hot = self._hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
         firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
@@ -131,6 +132,31 @@ class Services:
         """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""
         await self.registration.register_worker()
         await self.liveness.show()
+
+    @property
+    def running(self) -> str:
+        """How many jobs run, in words."""
+        return counted(len(self.slots.busy), "job is running", "jobs are running")
+
+    def drain(self) -> None:
+        """Claim nothing more, and let jobs end."""
+        self.slots.close()
+        self.heartbeat.drain()
+
+    def stop_jobs(self) -> None:
+        """Claim nothing more, and tell jobs to stop."""
+        self.slots.stop_jobs()
+        self.heartbeat.drain()
+        self.wake.set()
+
+    def has_work_left(self) -> bool:
+        """Whether jobs run, ends are being written, or children with spans to send have yet to exit."""
+        at_work = bool(self.slots.busy) or self.outbox.slow.under_way
+        return at_work or (self.telemetry is not None and self.slots.leaving())
+
+    def blame_a_job_for_stalling(self) -> None:
+        """A job has stopped this process, and continued it: losses that follow from that are not taken back."""
+        self.taking_back.stalled_by_a_job = True
 
     @property
     def answers(self) -> int:

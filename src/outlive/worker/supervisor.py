@@ -1,20 +1,19 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
-It starts the zygote, then its services, each a `run_once()` in a loop of its own; it stops them, and writes all ends.
+It starts the zygote, then its services, each a `run_once()` in a loop of its own, until it must stop: see `Stop`.
 SIGTERM closes the slots at once, and the loops do the rest. SIGHUP starts a reload.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import psycopg
@@ -23,11 +22,9 @@ from outlive import db
 from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
 from outlive.humanize import counted
-from outlive.model import Ended
-from outlive.states import Outcome
+from outlive.worker.ending.stopping import Stop
 from outlive.worker.identity import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
-from outlive.worker.processes.children import Assignment, Child
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.monitoring import monitored
@@ -36,12 +33,9 @@ from outlive.worker.reporting.vitals import WorkerVitals
 from outlive.worker.services import Services
 from outlive.worker.signals import Signals
 
-TERM_BEFORE_END_S = 5.0
 IDLE_CHECK_S = 0.1
 URGENT = ("claim", "liveness", "reap")
 """The services that begin jobs, and by which workers notice each other's death: they retry sooner than others."""
-GOODBYE_S = 2.0
-"""How long a silent database may delay the end, once for the statements under way and once for the goodbye."""
 
 Configure = Callable[[Mapping[str, object]], Config]
 """Makes the configuration with the settings that the app has in code."""
@@ -63,7 +57,7 @@ def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int
             _log.error("%s; trying again in %g s", error, RETRY_S[-1])
             time.sleep(RETRY_S[-1])
             continue
-        if supervisor.stop_requests or not supervisor.declared_dead:
+        if supervisor.told_to_stop or not supervisor.declared_dead:
             return 0
         formerly = None if supervisor.stalled_by_a_job else supervisor.me.id
 
@@ -94,16 +88,17 @@ class Supervisor:
         self._vitals = WorkerVitals(self.me)
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
-        self.stop_requests = 0
         self.declared_dead = False
         """Other workers have declared this one dead."""
-        self._stop_by = 0.0
+        self.stalled_by_a_job = False
+        """A job has stopped this process, and continued it."""
+        self._stop = Stop()
         self._stopping, self._reload, self._drain = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def stalled_by_a_job(self) -> bool:
-        return self._services is not None and self._services.taking_back.stalled_by_a_job
+    def told_to_stop(self) -> bool:
+        return self._stop.requests > 0
 
     async def run(self) -> None:
         """Work until a signal, an operator or another worker ends it."""
@@ -111,15 +106,32 @@ class Supervisor:
         async with monitored(self._config, self._vitals, self._systemd):
             self._zygotes.start()
             try:
-                starting = asyncio.create_task(self._start())
-                stopping = asyncio.create_task(self._stopping.wait())
-                await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-                if starting.done():
-                    await self._work(starting.result())
-                else:
-                    starting.cancel()
+                if services := await self._start_unless_stopped():
+                    await self._work_until_stopped(services)
             finally:
-                await self._finish()
+                await self._stop.finish(self._zygotes, self._services, self._tasks)
+
+    async def _work_until_stopped(self, services: Services) -> None:
+        """Run all services until this worker must stop. They go on while its jobs end."""
+        loops = [("reload", self._reload_once), ("drain", self._drain_once), *services.loops()]
+        self._tasks = [
+            asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
+            for name, run_once in loops
+        ]
+        await self._stopping.wait()
+        if self.declared_dead:
+            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
+        else:
+            await self._stop.let_jobs_end(services)
+
+    async def _start_unless_stopped(self) -> Services | None:
+        starting = asyncio.create_task(self._start())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        return None
 
     async def _start(self) -> Services:
         """Import the app, add its settings to the others, then connect to the database that they name."""
@@ -159,19 +171,6 @@ class Supervisor:
         with db.translated_errors():
             await services.register()
 
-    async def _work(self, services: Services) -> None:
-        """Run all services until this worker must stop. They go on while it stops."""
-        loops = [("reload", self._reload_once), ("drain", self._drain_once), *services.loops()]
-        self._tasks = [
-            asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
-            for name, run_once in loops
-        ]
-        await self._stopping.wait()
-        if self.declared_dead:
-            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
-        else:
-            await self._stop_within_grace(services)
-
     def _was_declared_dead(self) -> None:
         self.declared_dead = True
         self._stopping.set()
@@ -180,21 +179,20 @@ class Supervisor:
         """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
         if self._zygotes.sent_by_a_job(number.name, sender):
             if self._services is not None and number is signal.SIGCONT:
-                self._services.taking_back.stalled_by_a_job = True
+                self.stalled_by_a_job = True
+                self._services.blame_a_job_for_stalling()
         elif number is signal.SIGHUP:
             self._reload.set()
         elif number is not signal.SIGCONT:
             self._request_stop()
 
     def _request_stop(self) -> None:
-        self.stop_requests += 1
-        self._stop_by = time.monotonic() + self._config.grace_s
+        self._stop.request(self._config.grace_s)
         self._stopping.set()
         self._vitals.stopping = True
         self._systemd.stopping()
         if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
-            self._services.slots.stop_jobs()
-            self._services.heartbeat.drain()
+            self._services.stop_jobs()
 
     async def _drain_once(self) -> None:
         """An operator wants this worker to stop when its jobs have ended, however long they take."""
@@ -202,11 +200,9 @@ class Supervisor:
         self._drain.clear()
         if (services := self._services) is None or self._stopping.is_set():
             return
-        slots = services.slots
-        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, _running(slots.busy))
-        slots.close()
-        services.heartbeat.drain()
-        while slots.busy or slots.unplaced:  # noqa: ASYNC110  # It is rare.
+        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, services.running)
+        services.drain()
+        while services.slots.busy or services.slots.unplaced:  # noqa: ASYNC110  # It is rare.
             await asyncio.sleep(IDLE_CHECK_S)
         if not self._stopping.is_set():
             self._request_stop()
@@ -228,69 +224,3 @@ class Supervisor:
                 "the app's settings have changed: restart this worker, which keeps its database and all else "
                 "except the limits of tasks"
             )
-
-    async def _stop_within_grace(self, services: Services) -> None:
-        """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
-        slots = services.slots
-        sooner = "; another Ctrl-C or SIGTERM stops it within 5 s" if slots.busy else ""
-        _log.info("Worker %s stops: %s%s", self.me.id, _running(slots.busy), sooner)
-        slots.stop_jobs()
-        services.wake.set()
-        end_by, terminated = self._stop_by, False
-        while (now := time.monotonic()) < end_by:
-            under_way = slots.busy or services.outbox.slow.under_way
-            if not under_way and not (services.telemetry is not None and slots.leaving()):
-                break
-            if not terminated and (self.stop_requests > 1 or now > end_by - TERM_BEFORE_END_S):
-                terminated, end_by = True, min(end_by, now + TERM_BEFORE_END_S)
-                for child in slots.busy:
-                    child.signal(signal.SIGTERM)
-            await asyncio.sleep(0.02)
-
-    async def _finish(self) -> None:
-        """End all processes, and give jobs back. A database that does not answer delays nothing."""
-        services = self._services
-        left = services.slots.end() if services else []
-        self._zygotes.end()
-        for task in self._tasks:
-            task.cancel()
-        await self._zygotes.gone()
-        if services is None:
-            return
-        await self._at_most(GOODBYE_S, self._tasks, services)
-        if not await self._say_goodbye(services, left):
-            _log.error("the database does not answer: jobs without a reported end return when their leases expire")
-        await self._alerts.finish(GOODBYE_S)
-        with contextlib.suppress(Exception):
-            await services.close()
-        _log.info("Worker %s stopped", self.me.id)
-
-    async def _say_goodbye(self, services: Services, left: list[Assignment]) -> bool:
-        """Try until the grace is over if the server refuses connections: it restarts. Try once if it is silent."""
-        ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
-        while True:
-            goodbye, answers = asyncio.create_task(services.say_goodbye(ends)), -1
-            while not goodbye.done() and answers != services.answers:
-                answers = services.answers
-                await asyncio.wait([goodbye], timeout=GOODBYE_S)
-            await self._at_most(0.0, [goodbye], services)
-            if goodbye.cancelled() or not goodbye.done():
-                return False
-            if goodbye.exception() is None:
-                return True
-            if self.stop_requests != 1 or time.monotonic() > self._stop_by:
-                return False
-            await asyncio.sleep(RETRY_S[0])
-
-    async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]], services: Services) -> None:
-        """Wait for tasks. Tasks that take longer wait for a silent server: cut their connections and cancel them."""
-        _, late = await asyncio.wait(tasks, timeout=seconds) if tasks else (set(), set())
-        if late:
-            services.hang_up()
-            for task in late:
-                task.cancel()
-            await asyncio.wait(late, timeout=0.5)
-
-
-def _running(busy: Sequence[Child]) -> str:
-    return counted(len(busy), "job is running", "jobs are running")

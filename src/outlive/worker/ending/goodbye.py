@@ -36,7 +36,7 @@ async def say_goodbye(
     completions: Completions,
     sources: SourceOutcomes,
 ) -> None:
-    """Each statement must be answered soon, see `Supervisor._say_goodbye`: `session` waits for no lock."""
+    """Each statement must be answered soon, see `Stop._say_goodbye`: `session` waits for no lock."""
     await progress.write()
     await sources.write(session)
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
