@@ -99,6 +99,8 @@ class Done(Frame, frozen=True, tag=4):
     """With OpenTelemetry or Sentry: the time at which it ended. The supervisor reads this frame some time later."""
     changed: str | None = None
     """With `recycle_after="clean"`: the child exits, because the job has changed this in it."""
+    stopped: bool = False
+    """A signal to stop has ended the job."""
 
 
 class Call(Frame, frozen=True, tag=5):

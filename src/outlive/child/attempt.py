@@ -1,14 +1,13 @@
-"""One attempt in a child, as a pipe of steps: resolve the task, call its function, classify the end, measure it.
+"""One attempt in a child, in four steps: resolve the task, call its function, classify the end, measure it.
 
-Each step takes what the one before it made, and `Done` comes out at the end. `guarded` (raised.py) is the only place
-that catches what the job's code raises.
+`attempt` has the steps in this order. `guarded` (raised.py) is the only place that catches what the job's code raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -51,38 +50,44 @@ class Runnable(Protocol):
     def codec(self) -> Codec: ...
 
 
-def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, watchers: Watchers | None = None) -> Done:
+class _Attempt(NamedTuple):
+    """One job and its task, and what it collects while it runs."""
+
+    task: Runnable
+    run: Run
+    channel: Channel
+    findings: Findings
+    account: SourceAccount
+
+
+def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watchers: Watchers, meter: Meter) -> Done:
     """Run one job, and report how it ended and what it took."""
-    task = tasks.get(run.task)
-    if task is None:
+    one = _resolve(tasks, run, channel)
+    if one is None:
         error = f"this worker does not have the task {run.task}"
         return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
-    meter = Meter()
-    done = perform(task, run, channel, watchers)
-    return meter.measured(done, preload=task.policy.preload, last=run.last)
+    with job_gateway.Inside(Context(run, channel, one.findings, one.task.codec), one.account):
+        watchers.begin(run)
+        ended = guarded(_call, one)
+        done = _classify(one, ended)
+        done = watchers.end(done, ended)
+    return meter.measured(done, preload=one.task.policy.preload, last=run.last)
 
 
-def perform(task: Runnable, run: Run, channel: Channel, watchers: Watchers | None = None) -> Done:
-    """Call the function of a job, and say how that ended."""
-    findings = Findings()
-    account = SourceAccount(run.source, run.token, task.policy)
-    with job_gateway.Inside(Context(run, channel, findings, task.codec), account):
-        if watchers is not None:
-            watchers.begin(run)
-        returned = guarded(_call, task, run, channel)
-        if isinstance(returned, Raised):
-            done = _classify_error(returned, run.token, task.policy, account)
-        else:
-            done = _classify_result(returned, run, task.codec, findings, account)
-        return done if watchers is None else watchers.end(done, returned)
+def _resolve(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> _Attempt | None:
+    task = tasks.get(run.task)
+    if task is None:
+        return None
+    return _Attempt(task, run, channel, Findings(), SourceAccount(run.source, run.token, task.policy))
 
 
-def _call(task: Runnable, run: Run, channel: Channel) -> object:
+def _call(one: _Attempt) -> object:
     """Call the task's function with the job's arguments. To decode them may run its code too: that of their classes.
 
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
     that stop the job raise `Stopped` in here, and nowhere else.
     """
+    task, run, channel, *_ = one
     try:
         encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
     except OutliveError as error:
@@ -100,41 +105,38 @@ def _call(task: Runnable, run: Run, channel: Channel) -> object:
         return value
 
 
-def _classify_result(value: object, run: Run, codec: Codec, findings: Findings, account: SourceAccount) -> Done:
-    """The function returned. If its result or its findings can't be stored, another attempt would not help."""
-    source_ok = account.source_ok(None)  # The job has used its source, even if its result can't be stored.
-    stored = guarded(_encode, value, run, codec, findings)
-    if isinstance(stored, Raised):
-        return Done(run.token, Outcome.FAILED, error=stored.summary(), final=True, source_ok=source_ok)
-    result, records, spawns = stored
-    return Done(run.token, Outcome.SUCCEEDED, result=result, source_ok=source_ok, records=records, spawns=spawns)
+def _classify(one: _Attempt, ended: object | Raised) -> Done:
+    """How the attempt ended. To read a result or an exception runs code of the job too, which may raise in turn."""
+    read = guarded(_failure if isinstance(ended, Raised) else _success, one, ended)
+    match ended, read:
+        case _, Done() as done:
+            return done
+        case Raised() as unreadable, _:  # A class of the job's own may lack what its base class has.
+            return Done(one.run.token, Outcome.FAILED, error=unreadable.summary(), stack=unreadable.stack())
+        case _, Raised() as unstorable:  # Another attempt would not help. The job has used its source all the same.
+            source_ok = one.account.source_ok(None)
+            return Done(one.run.token, Outcome.FAILED, error=unstorable.summary(), final=True, source_ok=source_ok)
 
 
-def _encode(value: object, run: Run, codec: Codec, findings: Findings) -> tuple[bytes | None, ...]:
-    """What a success stores: the result, the records and the spawned jobs."""
-    result = context.encode_result(value, codec, run.max_result_bytes)
-    records, spawns = findings.encode()
-    if findings.unawaited:
+def _success(one: _Attempt, value: object) -> Done:
+    """The function returned: the job's result, its records and its spawned jobs are stored."""
+    result = context.encode_result(value, one.task.codec, one.run.max_result_bytes)
+    records, spawns = one.findings.encode()
+    if one.findings.unawaited:
         raise Fail(
             "acomplete was not awaited, so the job's effects are not tied to its end: write `await ctx.acomplete(…)`"
         )
     size = len(result) + len(records or b"") + len(spawns or b"")
     if size > MAX_PAYLOAD_BYTES:
         raise Fail(f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
-    return None if result == b"null" else result, records, spawns  # A result of None is stored as NULL.
+    stored = None if result == b"null" else result  # A result of None is stored as NULL.
+    source_ok = one.account.source_ok(None)
+    return Done(one.run.token, Outcome.SUCCEEDED, result=stored, source_ok=source_ok, records=records, spawns=spawns)
 
 
-def _classify_error(raised: Raised, token: int, policy: Policy, account: SourceAccount) -> Done:
-    """The function raised this. A class of the job's own may lack what its base class has, or raise when it is read."""
-    done = guarded(_by_class, raised, token, policy, account)
-    if isinstance(done, Raised):
-        return Done(token, Outcome.FAILED, error=raised.summary(), stack=raised.stack())
-    return done
-
-
-def _by_class(raised: Raised, token: int, policy: Policy, account: SourceAccount) -> Done:
-    """`source_ok` says whether the job's source is at fault; None: that is not known."""
-    error, summary = raised.error, raised.summary()
+def _failure(one: _Attempt, raised: Raised) -> Done:
+    """The function raised. `source_ok` says whether the job's source is at fault; None: that is not known."""
+    token, error, summary = one.run.token, raised.error, raised.summary()
     match error:
         # These say nothing about the job's source.
         case _NotBegun():
@@ -143,10 +145,9 @@ def _by_class(raised: Raised, token: int, policy: Policy, account: SourceAccount
             return Done(token, Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
-            # Not None, which would mean that the job was told to stop.
             return Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
         case Stopped():
-            return Done(token, Outcome.RELEASED, error=summary)
+            return Done(token, Outcome.RELEASED, error=summary, stopped=True)
         case Cancel():
             return Done(token, Outcome.CANCELLED, error=summary)
         case Fail():
@@ -158,9 +159,9 @@ def _by_class(raised: Raised, token: int, policy: Policy, account: SourceAccount
             after_s, note = _delay_s(error.after)
             failed = Done(token, Outcome.FAILED, error=raised.summary(note), after_s=after_s)
         case _:
-            final = policy.is_final(error)
+            final = one.task.policy.is_final(error)
             failed = Done(token, Outcome.FAILED, error=summary, stack=raised.stack(), final=final)
-    return replace(failed, source_ok=account.source_ok(error))
+    return replace(failed, source_ok=one.account.source_ok(error))
 
 
 def _delay_s(after: validation.Duration | None) -> tuple[float | None, str]:

@@ -21,7 +21,8 @@ from outlive.child.attempt import Runnable, attempt
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.cleanliness import Origin
 from outlive.child.copies import CopiesExit
-from outlive.child.telemetry import Watchers
+from outlive.child.meter import Meter
+from outlive.child.telemetry import UNWATCHED, Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
 from outlive.protocol import Done, Imported, Run, encode_frame, write_tickets
@@ -44,7 +45,7 @@ class Inheritance(NamedTuple):
     channel: Channel
     stack: int
     """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
-    watchers: Watchers | None
+    watchers: Watchers
     oom_score: bytes = b""
 
 
@@ -91,7 +92,7 @@ def rehearse() -> Channel:
             os.write(put, write_tickets([0]))
             ours.sendall(encode_frame(Run(0, b"", "", 1, b"{}", last=True, max_result_bytes=100)))
             channel.adopt(os.dup(theirs.fileno()), os.dup(tickets))
-            channel.send(attempt({"": task}, channel.receive(), channel))
+            channel.send(attempt({"": task}, channel.receive(), channel, watchers=UNWATCHED, meter=Meter()))
     for descriptor, number in zip(saved, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
@@ -142,7 +143,7 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
                 _exec(inherited, run)
             if origin is None and policy is not None and policy.recycle_after == "clean":
                 origin = Origin((channel.descriptor, stack, channel.tickets))
-            done = attempt(tasks, run, channel, watchers)
+            done = attempt(tasks, run, channel, watchers=watchers, meter=Meter())
             if origin is not None and not run.last:
                 done = _compared(done, origin)
             channel.send(done)
@@ -151,8 +152,7 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
             first = None
     except (SupervisorGone, ConnectionResetError, BrokenPipeError):
         pass
-    if watchers is not None:
-        watchers.flush()
+    watchers.flush()
     return 0
 
 

@@ -38,6 +38,8 @@ class Watchers:
 
     def end(self, done: Done, returned: object | Raised) -> Done:
         """The job has ended like this. An exception without a stack was raised to say how the job should end."""
+        if not self._all:
+            return done
         told = False
         if self._sentry is not None and isinstance(returned, Raised) and done.stack is not None:
             told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
@@ -51,8 +53,11 @@ class Watchers:
             guarded(one.flush, FLUSH_S / len(self._all))
 
 
-def start(app: App, channel: Channel) -> Watchers | None:
-    """The watchers that the settings turn on, or None. ConfigError: a library is not installed."""
+UNWATCHED = Watchers(None, None)
+
+
+def start(app: App, channel: Channel) -> Watchers:
+    """The watchers that the settings turn on. ConfigError: a library is not installed."""
     config = configuration.load(app=app.settings)
     tracing = sentry = None
     if config.otel:
@@ -63,4 +68,4 @@ def start(app: App, channel: Channel) -> Watchers | None:
         from outlive.child.sentry import Sentry
 
         sentry = Sentry()
-    return Watchers(tracing, sentry) if tracing or sentry else None
+    return Watchers(tracing, sentry)

@@ -99,16 +99,7 @@ class Zygote:
         gc.freeze()
         limits = [one.limits for one in app.sources.values()]
         schedules = list(app.schedules.values())
-        self.send(
-            Ready(
-                _facts_of(app),
-                limits,
-                schedules,
-                _threads(),
-                dict(app.settings),
-                {} if watchers is None else watchers.sentry,
-            )
-        )
+        self.send(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry))
 
     def run(self) -> None:
         poll = select.poll()

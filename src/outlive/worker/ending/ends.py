@@ -34,7 +34,7 @@ def answered(
         outcome, error, after_s = verdict
         killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
         source_ok = False if outcome is Outcome.TIMED_OUT else None
-    elif outcome is Outcome.RELEASED and after_s is None and not deferred.stopping:
+    elif done.stopped and not deferred.stopping:
         # A signal from elsewhere counts as a kill, unless the whole worker stops: the job would return forever.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
