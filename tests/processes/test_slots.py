@@ -3,11 +3,14 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from uuid import uuid4
 
 import msgspec
@@ -21,6 +24,7 @@ from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
+from outlive.worker.limits.cgroups import Group
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes import tickets
 from outlive.worker.processes.children import Child, assignment
@@ -32,6 +36,7 @@ from tests.waiting import aeventually, eventually
 
 WARM = "tests.faults.warm_until"
 FRESH = "tests.faults.fresh_until"
+EAT = "input(); kept = [b'x' * (1 << 20) for _ in range(100)]"
 
 
 class Heard:
@@ -192,6 +197,34 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
             return heard.outcomes()
 
     assert asyncio.run(play()) == {1: Outcome.OUT_OF_MEMORY}
+
+
+def let_the_kernel_kill_in(group: Group) -> None:
+    with subprocess.Popen([sys.executable, "-c", EAT], stdin=subprocess.PIPE) as stranger:
+        Path(f"/proc/{stranger.pid}/oom_score_adj").write_text("1000")
+        group.add(stranger.pid)
+        group.limit(group.used_bytes() + (8 << 20))
+        stranger.communicate(b"\n")
+        group.limit(None)
+
+
+def test_a_child_that_the_kernel_kills_while_its_zygote_dies_of_something_else_is_not_charged(tmp_path):
+    """The kernel counts its kills, and does not say whom they hit."""
+
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, _, heard):
+            if slots.zygotes.groups is None:
+                pytest.skip("no memory cgroup can be made here")
+            slots.accept(claimed(str(tmp_path / "go")), {})
+            (child,) = slots.busy
+            await aeventually(child.has_begun)
+            let_the_kernel_kill_in(slots.zygotes.groups.zygote)
+            assert slots.deaths.zygote_died() == ", probably killed by the kernel for lack of memory"
+            child.signal(signal.SIGKILL)
+            await aeventually(lambda: bool(heard.ends))
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.RELEASED}
 
 
 def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path):

@@ -142,7 +142,7 @@ class Deaths:
 
         Returns what is known about the cause, for the log.
         """
-        if self.oom_kills.account_for_one(self._slots.zygotes.groups):
+        if self.oom_kills.unaccounted(self._slots.zygotes.groups):
             return ", probably killed by the kernel for lack of memory"
         now = time.monotonic()
         self._zygotes.append(now)

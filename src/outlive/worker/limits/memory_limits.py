@@ -179,12 +179,12 @@ class Kills:
             self._answered_for = max(self._answered_for, self._seen)
             self._seen = self._counted(groups)
 
-    def account_for_one(self, groups: Groups | None) -> bool:
-        """Whether the kernel has killed a process that no death accounts for. This one accounts for it."""
-        if self._counted(groups) <= self._answered_for:
-            return False
-        self._answered_for += 1
-        return True
+    def unaccounted(self, groups: Groups | None) -> bool:
+        """Whether the kernel has just killed a process that no job's death accounts for.
+
+        A zygote's death accounts for none: it may have another cause, and the kill have hit a child.
+        """
+        return self._counted(groups) > self._answered_for
 
     def _counted(self, groups: Groups | None) -> int:
         """How many processes the kernel has killed for lack of memory: of jobs, or without groups of the machine."""
@@ -194,8 +194,9 @@ class Kills:
         """The verdict about a child that died of SIGKILL; None if the kernel did not send that."""
         if child.group is not None and (verdict := in_group(child, child.group, current, exit)):
             return verdict
-        if not self.account_for_one(groups):
+        if not self.unaccounted(groups):
             return None
+        self._answered_for += 1
         words, blame = (POSSIBLY, Outcome.CRASHED) if groups is None else (KILLED, Outcome.OUT_OF_MEMORY)
         return _by_share(child, current, words, exit.peak_memory_bytes, blame)
 
