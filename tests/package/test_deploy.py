@@ -1,6 +1,6 @@
 """The files in deploy/ name metrics, settings and commands that exist, and are in a form that their programs read.
 
-What needs the engine itself (a build by Docker, a cluster, a Grafana) is not tried here; docs/how-to/deploy.md says so.
+tests/matrix/test_containers.py runs image and units. docs/how-to/deploy.md says what is not tried.
 """
 
 import configparser
