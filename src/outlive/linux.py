@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterator
 from fcntl import ioctl
+from io import FileIO
 from sys import byteorder
 from termios import FIONREAD
 from types import FrameType
@@ -26,7 +27,7 @@ _AT_FDCWD = -100
 _STATX_BTIME, _STATX_BTIME_AT, _STATX_BYTES = 0x800, 80, 256
 _SIGACTION_WORDS = 32
 """More than a `struct sigaction` has on any machine."""
-_SIGKILL, _SIGCONT, _SIG_SETMASK = int(signal.SIGKILL), int(signal.SIGCONT), int(signal.SIG_SETMASK)
+_SIG_SETMASK = int(signal.SIG_SETMASK)
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl, _sigaction, _statx = _libc.prctl, _libc.sigaction, getattr(_libc, "statx", None)
 exit_at_once: Callable[[int], NoReturn] = _libc._exit
@@ -41,14 +42,9 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies. This does not kill what the process has forked."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-
-
-def go_on_without_parent() -> None:
-    """Have the kernel continue this process when its parent dies, if it is stopped: it may have to act."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGCONT, 0, 0, 0)
+def when_parent_dies(number: int) -> None:
+    """Have the kernel send this signal to this process when its parent dies, but not to what the process has forked."""
+    _prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def handle_signal(number: int, action: int | Callable[[int, FrameType | None], None]) -> None:
@@ -143,6 +139,12 @@ def read(path: str) -> bytes:
     return b"".join(parts)
 
 
+def pipe(flags: int = 0) -> tuple[FileIO, FileIO]:
+    """Both ends of a pipe. Each is closed with its object at the latest."""
+    read, write = os.pipe2(os.O_CLOEXEC | flags)
+    return FileIO(read), FileIO(write, "w")
+
+
 def unread_bytes(descriptor: int) -> int:
     number = bytearray(4)  # Python first asks for a buffer that can be written to: with `bytes`, it makes an exception.
     ioctl(descriptor, FIONREAD, number)
@@ -182,11 +184,6 @@ def born_at(path: str) -> float | None:
     (has,) = struct.unpack_from("I", answer)
     seconds, nanoseconds = struct.unpack_from("qI", answer, _STATX_BTIME_AT)
     return float(seconds + nanoseconds / 1e9) if has & _STATX_BTIME else None
-
-
-def has_variable(pid: int, entry: bytes) -> bool:
-    """Whether the environment that a process started with has this entry, `NAME=value`."""
-    return entry in read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def has_executed(pid: int) -> bool:

@@ -57,7 +57,7 @@ def kept(tail: bytes, lines: int) -> str:
     text = tail.decode(errors="replace").replace("\0", "")
     if SIGN in text:
         text = "\n".join(map(as_text, text.split("\n")))
-    missing = lines - count_lines(text)
+    missing = lines - text.count("\n") - bool(text and not text.endswith("\n"))
     if missing <= 0:
         return text
     return f"[{missing:,} earlier line{' is' if missing == 1 else 's are'} not kept]\n{text}"
@@ -67,10 +67,6 @@ def as_text(line: str) -> str:
     """A line of the output as people read it."""
     record = read_record(line.encode()) if line.startswith(SIGN) else None
     return line if record is None else f"{record.level} {record.logger}: {record.message}"
-
-
-def count_lines(text: str) -> int:
-    return text.count("\n") + (not text.endswith("\n") if text else 0)
 
 
 def split(output: str) -> tuple[int, list[str]]:

@@ -146,13 +146,9 @@ class Spans(Frame, frozen=True, tag=19):
 
 
 class Fork(Frame, frozen=True, tag=8):
-    """Fork a child. The packet carries its descriptors: socket, output, stack file and tickets."""
-
-    number: int
-
-
-class ForkParent(Frame, frozen=True, tag=18):
-    """Make a parent, which forks as the zygote does; its control socket comes along as a descriptor."""
+    """The zygote forks a parent, and a parent forks a child. The packet carries what that gets: a control socket for a
+    parent; socket, output, stack file and tickets for a child.
+    """
 
     number: int
 
@@ -221,7 +217,6 @@ class Left(Frame, frozen=True, tag=16):
 
 ToChild = Run | Stopping | Reply
 FromChild = Done | Call | Progress | Imported | Spans
-ToZygote = Fork | ForkParent
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8
@@ -243,7 +238,7 @@ _encoder = msgspec.msgpack.Encoder()
 # Making a decoder takes milliseconds, so these are made once, before any fork.
 TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
-TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
+TO_ZYGOTE: msgspec.msgpack.Decoder[Fork] = msgspec.msgpack.Decoder(Fork)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from io import FileIO
 from typing import cast
 
 import pytest
@@ -25,7 +26,8 @@ class Asking:
     def __init__(self, calls: JobCalls, dedupe_key: str | None = None) -> None:
         ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
-        self.child = Child(0, cast("Parent", None), ours, -1, -1, -1)
+        unused = cast("FileIO", None)
+        self.child = Child(0, cast("Parent", None), ours, unused, unused, unused)
         wanted = store.enqueue([request(dedupe_key=dedupe_key)], max_args_bytes=1000)
         calls.put(self.child, Call(7, "run", statement.ask([wanted])))
 

@@ -7,16 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from outlive import linux
 from outlive.worker.limits import memory
-from outlive.worker.limits.memory import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
+from outlive.worker.limits.memory import AT_ONCE, STEP, STEPS, Survey
 from tests.waiting import aeventually, eventually
 
-MANY = 3 * PROCESSES
+MANY = 3 * STEPS
 FORKS = """
 import os, signal, sys
 kept = os.memfd_create("kept")
@@ -64,10 +64,10 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     return found
 
 
-def read_all(survey: Survey) -> int:
+def read_all(survey: Survey, since: float = 0.0) -> int:
     """Look until all processes are read, and say how often that was."""
     looks = 1
-    while not survey.look():
+    while not survey.look(since):
         looks += 1
     return looks
 
@@ -79,7 +79,7 @@ def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
         while not whole:
             files_read.clear()
             whole = survey.look()
-            assert len(files_read) <= 2 * PROCESSES + THREADS
+            assert len(files_read) <= 2 * STEPS + STEP
     each = [memory.resident_bytes(pid) for pid in (root, *linux.descendants_of(root))]
     assert len(each) == MANY + 1
     assert survey.resident_bytes() == (sum(own for own, _ in each), sum(shared for _, shared in each))
@@ -87,7 +87,7 @@ def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
 
 def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longer(root):
     survey = Survey(root)
-    assert read_all(survey) == MANY // PROCESSES + 1
+    assert read_all(survey) == MANY // STEPS + 1
     before, _ = survey.resident_bytes()
     gone = linux.descendants_of(root)[2:]
     for pid in gone:
@@ -100,31 +100,34 @@ def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longe
 
 def test_threads_take_their_part_of_a_look(files_read):
     ready = threading.Event()
-    threads = [threading.Thread(target=ready.wait) for _ in range(2 * PROCESSES * THREADS)]
+    threads = [threading.Thread(target=ready.wait) for _ in range(2 * STEPS * STEP)]
     try:
         for thread in threads:
             thread.start()
         survey = Survey(os.getpid())
         files_read.clear()
         assert not survey.look()
-        assert len(files_read) <= PROCESSES * THREADS
+        assert len(files_read) <= STEPS * STEP
     finally:
         ready.set()
         for thread in threads:
             thread.join()
 
 
-def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_once(root):
+def test_open_files_take_their_part_of_a_look_if_they_count():
+    with ExitStack() as files:
+        for _ in range(STEPS * STEP):
+            files.enter_context(open(os.devnull))
+        assert Survey(os.getpid()).look()
+        assert not Survey(os.getpid()).look(since=1.0)
+
+
+def test_a_file_of_many_processes_counts_once(root):
     survey = Survey(root)
-    read_all(survey)
-    descriptors = sum(len(memory.descriptors(pid)) for pid in (root, *linux.descendants_of(root)))
-    assert descriptors > 2 * DESCRIPTORS
-    looks = 1
-    while not (files := survey.files_bytes(1.0)):
-        looks += 1
-    assert looks == descriptors // DESCRIPTORS + 1
-    assert 1_000_000 <= files < 1_100_000
-    assert survey.files_bytes(2.0**40) == 0, "nothing has changed since then"
+    read_all(survey, since=1.0)
+    assert 1_000_000 <= survey.files_bytes() < 1_100_000
+    read_all(survey, since=2.0**40)
+    assert survey.files_bytes() == 0, "nothing has changed since then"
 
 
 def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root, files_read):

@@ -277,7 +277,7 @@ def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones():
             child = slots.zygotes.ready[0]
             stacks = []
             for text in (b"of the first job", b"of the second job"):
-                os.write(child.stack, text)
+                os.write(child.stack.fileno(), text)
                 stacks.append(child.stack_of_ended())
             return stacks
 

@@ -12,22 +12,9 @@ from sys import byteorder
 
 import msgspec
 
-from outlive import errors
+from outlive import errors, protocol
 from outlive.child import stops
 from outlive.model import ARGUMENTS_PART_BYTES
-from outlive.protocol import (
-    MAX_CHILD_FRAME_BYTES,
-    TICKET_BYTES,
-    TO_CHILD,
-    Call,
-    Frame,
-    FrameReader,
-    FromChild,
-    Reply,
-    Run,
-    Stopping,
-    encode_frame,
-)
 
 FEW_BYTES, MANY_BYTES = 2048, 65536
 """How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
@@ -41,13 +28,13 @@ class SupervisorGone(Exception):
     """The supervisor has closed the socket, or has died."""
 
 
-def _encode(frame: Frame) -> bytes:
+def _encode(frame: protocol.Frame) -> bytes:
     """A frame as bytes. One that is too long is refused here, because the supervisor would kill the child for it."""
-    data = encode_frame(frame)
-    if len(data) > MAX_CHILD_FRAME_BYTES:
+    data = protocol.encode_frame(frame)
+    if len(data) > protocol.MAX_CHILD_FRAME_BYTES:
         raise errors.BadArguments(
-            f"{len(data):,} bytes are more than a job may send to its worker at once ({MAX_CHILD_FRAME_BYTES:,}):"
-            " send less in one call"
+            f"{len(data):,} bytes are more than a job may send to its worker at once"
+            f" ({protocol.MAX_CHILD_FRAME_BYTES:,}): send less in one call"
         )
     return data
 
@@ -56,9 +43,9 @@ class Channel:
     def __init__(self, sock: socket.socket, tickets: int) -> None:
         self._socket = sock
         self.tickets = tickets
-        self._frames = FrameReader(TO_CHILD)
-        self._runs: deque[Run] = deque()
-        self._replies: dict[int, Reply] = {}
+        self._frames = protocol.FrameReader(protocol.TO_CHILD)
+        self._runs: deque[protocol.Run] = deque()
+        self._replies: dict[int, protocol.Reply] = {}
         self._stopping = False
         self._number = 0
         self.pid = getpid()
@@ -77,7 +64,7 @@ class Channel:
             os.close(own)
         self.pid = getpid()
 
-    def receive(self) -> Run:
+    def receive(self) -> protocol.Run:
         """Wait for the next job. Meanwhile a thread that the last job has left can't use the channel."""
         with self._lock:
             while True:
@@ -86,10 +73,10 @@ class Channel:
                 if (run := self._take_ticket()) is not None:
                     return run
 
-    def _take_ticket(self) -> Run | None:
+    def _take_ticket(self) -> protocol.Run | None:
         """The job of the next ticket; None if the supervisor has taken back all the jobs that were received."""
         try:
-            token = int.from_bytes(os.read(self.tickets, TICKET_BYTES), byteorder, signed=True)
+            token = int.from_bytes(os.read(self.tickets, protocol.TICKET_BYTES), byteorder, signed=True)
         except BlockingIOError:
             self._runs.clear()
             return None
@@ -99,13 +86,13 @@ class Channel:
                     return run
             self._read()
 
-    def unread(self) -> tuple[list[Run], bytes]:
-        """What was received and not used yet, for `resume` in a new interpreter."""
-        return list(self._runs), self._frames.rest()
+    def unfinished(self, run: protocol.Run) -> bytes:
+        """The job that has begun, and what was received after it, for `resume` in a new interpreter."""
+        return b"".join(map(protocol.encode_frame, (run, *self._runs))) + self._frames.rest()
 
-    def resume(self, runs: list[Run], rest: bytes) -> None:
-        self._runs.extend(runs)
-        self._frames.feed(rest)
+    def resume(self, unfinished: bytes) -> protocol.Run:
+        self._runs.extend(frame for frame in self._frames.feed(unfinished) if isinstance(frame, protocol.Run))
+        return self._runs.popleft()
 
     def stopping(self) -> bool:
         """Whether the worker is shutting down."""
@@ -115,7 +102,7 @@ class Channel:
                 self._read()
         return self._stopping
 
-    def send(self, frame: FromChild) -> None:
+    def send(self, frame: protocol.FromChild) -> None:
         """Send a whole frame. A signal that stops the job waits until then."""
         self._refuse_copies()
         with self._lock, stops.held:
@@ -126,7 +113,7 @@ class Channel:
         self._refuse_copies()
         with self._lock, stops.held:
             self._number += 1
-            self._socket.sendall(_encode(Call(self._number, verb, body)))
+            self._socket.sendall(_encode(protocol.Call(self._number, verb, body)))
             while self._number not in self._replies:
                 self._read()
             reply = self._replies.pop(self._number)
@@ -173,9 +160,9 @@ class Channel:
             raise SupervisorGone
         for frame in self._frames.feed(data):
             match frame:
-                case Run():
+                case protocol.Run():
                     self._runs.append(frame)
-                case Reply():
+                case protocol.Reply():
                     self._replies[frame.number] = frame
-                case Stopping():
+                case protocol.Stopping():
                     self._stopping = True

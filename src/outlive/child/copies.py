@@ -45,9 +45,7 @@ def _exit_copy(error: BaseException | None) -> NoReturn:
     code = 1
     try:
         match error:
-            case None:
-                code = 0
-            case SystemExit(code=None):
+            case None | SystemExit(code=None):
                 code = 0
             case SystemExit(code=int(number)):
                 code = number & 0xFF

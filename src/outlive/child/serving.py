@@ -54,7 +54,8 @@ OOM_SCORE = 500
 """How much rather than the supervisor the kernel kills a child: rather than its parent and the zygote, too."""
 REHEARSALS = 20
 """Python specialises code that has run about eight times."""
-_SIGCHLD, _SIGHUP, _SIGINT, _DEFAULT = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIG_DFL))
+_SIGCHLD, _SIGHUP, _SIGINT, _SIGKILL = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGKILL))
+_DEFAULT = int(signal.SIG_DFL)
 
 
 def import_app(target: Target) -> importing.App:
@@ -114,7 +115,7 @@ class _EmptyTask:
 def main(inherited: Inheritance, output: int) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
-    linux.die_with_parent()
+    linux.when_parent_dies(_SIGKILL)
     linux.prefer_for_oom_kill(inherited.oom_score)
     _shed_zygote(output)
     return serve(inherited)
@@ -168,7 +169,7 @@ def _exec(inherited: Inheritance, run: Run) -> None:
     """Continue in a new interpreter, for code that does not work after a fork. Socket, output and pid stay the same."""
     channel = inherited.channel
     handover = os.memfd_create("outlive-handover")
-    os.write(handover, msgspec.msgpack.encode((run, *channel.unread())))
+    os.write(handover, channel.unfinished(run))
     descriptors = (channel.descriptor, inherited.stack, channel.tickets, handover)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
@@ -199,8 +200,7 @@ def _reseed() -> None:
 
 def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handover: int) -> int:
     """Import the app in the new interpreter that `_exec` has started, and serve."""
-    carried = os.pread(handover, os.fstat(handover).st_size, 0)
-    run, runs, rest = msgspec.msgpack.decode(carried, type=tuple[Run, list[Run], bytes])
+    unfinished = os.pread(handover, os.fstat(handover).st_size, 0)
     os.close(handover)
     for descriptor in (sock, stack, tickets):
         os.set_inheritable(descriptor, False)
@@ -208,7 +208,7 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
     install_handlers(stack)
     signal.signal(signal.SIGINT, stops.on_stop)
     channel = Channel(socket.socket(fileno=sock), tickets)
-    channel.resume(runs, rest)
+    run = channel.resume(unfinished)
     try:
         app = import_app(target)
     except AppNotFound as error:

@@ -23,28 +23,13 @@ import traceback
 from msgspec import UNSET
 
 from outlive import config as configuration
-from outlive import linux
+from outlive import linux, protocol
 from outlive.child import serving, telemetry
 from outlive.child.serving import Inheritance, Target
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
 from outlive.linux import exit_at_once as _exit
 from outlive.policy import task_row
-from outlive.protocol import (
-    TO_ZYGOTE,
-    Broken,
-    Exited,
-    Fork,
-    Forked,
-    FromZygote,
-    Left,
-    NotForked,
-    Ready,
-    TaskFacts,
-    ToZygote,
-    decode_frame,
-    encode_frame,
-)
 
 IMPORT_FAILED = 3
 OOM_SCORE = 250
@@ -57,49 +42,26 @@ FEW_BYTES, MANY_BYTES = 256, 65536
 """How much is read at once: a large buffer makes the C library write to more pages, and each fork pays for them."""
 DESCRIPTORS_BYTES = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
+_SIGCONT = int(signal.SIGCONT)
+"""A job may have stopped a process that has to act when the one above it dies."""
 
 
 class Zygote:
-    """The zygote, or a parent that it has forked. Its table of children says which processes it forked."""
+    """The zygote, which forks parents, or such a parent, which forks children. A set says which ones it has forked."""
 
-    def __init__(self, control: socket.socket, inherited: Inheritance | None = None) -> None:
-        self.control = control
-        self.is_parent = inherited is not None
-        if inherited is not None:
-            self.inherited = inherited
+    def __init__(self, control: socket.socket, inherited: Inheritance, *, is_parent: bool) -> None:
+        self.control, self.inherited, self.is_parent = control, inherited, is_parent
         self.children: set[int] = set()
         self.left: set[int] = set()
         """Leftover processes of jobs that are still dying, or can't be killed."""
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """The kernel's list of children, kept open because it is read for every job."""
-        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.own = (control.fileno(), self.wake_read, self.wake_write, self.offspring)
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.wake_read = wake_read
+        self.own = (control.fileno(), wake_read, wake_write, self.offspring)
         """The descriptors that a fork must not share with this process."""
-
-    def prepare(self, target: Target) -> None:
-        """Import the app, and make its memory cheap to share."""
-        linux.become_subreaper()
-        os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
-        oom_score = linux.oom_score_above(serving.OOM_SCORE)  # That of its children.
-        linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
-        app = serving.import_app(target)
-        _make_codecs(app)
-        channel = serving.rehearse()
-        watchers = telemetry.start(app, channel)
-        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _wake)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
-        stack = os.memfd_create("outlive-stack")
-        serving.install_handlers(stack)
-        self.inherited = Inheritance(target, app.tasks, channel, stack, watchers, oom_score)
-        gc.collect()
-        gc.freeze()
-        limits = [one.limits for one in app.sources.values()]
-        schedules = list(app.schedules.values())
-        self.send(Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry))
 
     def run(self) -> None:
         poll = select.poll()
@@ -125,42 +87,35 @@ class Zygote:
             return False
         if not data:
             return False
-        self.fork(decode_frame(data, TO_ZYGOTE), descriptors)
+        self.fork(protocol.decode_frame(data, protocol.TO_ZYGOTE).number, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
-    def fork(self, request: ToZygote, descriptors: list[int]) -> None:
-        become = self._become_child if isinstance(request, Fork) else self._become_parent
+    def fork(self, number: int, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self.send(NotForked(request.number, f"fork failed: {error.strerror}"))
+            self.send(protocol.NotForked(number, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
             code = 70
             try:
-                self._close()
-                code = become(*descriptors)
+                signal.set_wakeup_fd(-1)
+                for descriptor in self.own:
+                    os.close(descriptor)
+                code = self._become_child(*descriptors) if self.is_parent else self._become_parent(*descriptors)
             finally:
                 _exit(code)  # The original, from before the import: a job may have replaced it.
         self.children.add(pid)
-        self.send(Forked(request.number, pid))
-
-    def _close(self) -> None:
-        """In a fork: close the descriptors of the process that has forked it, whose object is not used any more."""
-        signal.set_wakeup_fd(-1)
-        for descriptor in self.own:
-            os.close(descriptor)
+        self.send(protocol.Forked(number, pid))
 
     def _become_parent(self, control: int) -> int:
         """Go on as the parent of one slot's children, in a session of its own."""
         os.setsid()
-        linux.go_on_without_parent()
+        linux.when_parent_dies(_SIGCONT)
         linux.become_subreaper()
-        parent = Zygote(socket.socket(fileno=control), self.inherited)
-        signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
-        parent.run()
+        Zygote(socket.socket(fileno=control), self.inherited, is_parent=True).run()
         return 0
 
     def _become_child(self, sock: int, output: int, stack: int, tickets: int) -> int:
@@ -190,7 +145,7 @@ class Zygote:
             for exit in exits:
                 self.send(exit)
 
-    def kill_strays(self) -> list[Exited]:
+    def kill_strays(self) -> list[protocol.Exited]:
         """Kill children that this process did not fork: the kernel gave them to it when their job died.
 
         They are gone before the job's end is reported, except for processes that die slowly or belong to another user.
@@ -212,7 +167,7 @@ class Zygote:
                 if not gone and (late or not killed):
                     self.left.add(pid)
                     if not killed:
-                        self.send(Left(pid))
+                        self.send(protocol.Left(pid))
             time.sleep(PAUSE_S)
         return exits
 
@@ -233,11 +188,34 @@ class Zygote:
                 return
             time.sleep(PAUSE_S)
 
-    def send(self, message: FromZygote) -> None:
+    def send(self, message: protocol.FromZygote) -> None:
         try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
-            self.control.sendall(encode_frame(message))
+            self.control.sendall(protocol.encode_frame(message))
         except (BrokenPipeError, ConnectionResetError):
             return  # The supervisor is gone: the next read ends this process.
+
+
+def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
+    """Import the app, make its memory cheap to share, and say what it declares."""
+    linux.become_subreaper()
+    os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
+    oom_score = linux.oom_score_above(serving.OOM_SCORE)  # That of its children.
+    linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
+    app = serving.import_app(target)
+    _make_codecs(app)
+    channel = serving.rehearse()
+    watchers = telemetry.start(app, channel)
+    signal.signal(signal.SIGCHLD, _wake)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
+    stack = os.memfd_create("outlive-stack")
+    serving.install_handlers(stack)
+    limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
+    ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
+    gc.collect()
+    gc.freeze()
+    return Inheritance(target, app.tasks, channel, stack, watchers, oom_score), ready
 
 
 def _make_codecs(app: App) -> None:
@@ -254,11 +232,11 @@ def _make_codecs(app: App) -> None:
             raise AppNotFound(f"the schedule {schedule.name} of {schedule.task} is refused: {error}") from None
 
 
-def _facts_of(app: App) -> list[TaskFacts]:
+def _facts_of(app: App) -> list[protocol.TaskFacts]:
     """What the supervisor needs to know about the app's tasks."""
     config = configuration.load(app=app.settings)
     return [
-        TaskFacts(
+        protocol.TaskFacts(
             limits=task_row(name, task.policy, config),
             timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
             stall_s=task.policy.stall_s or config.stall_s,
@@ -274,18 +252,14 @@ def _wake(*_: object) -> None:
     """The handler of SIGCHLD. A function that stays: to free one would cost each child five pages."""
 
 
-def _exited(pid: int, status: int, usage: resource.struct_rusage) -> Exited:
-    return Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+def _exited(pid: int, status: int, usage: resource.struct_rusage) -> protocol.Exited:
+    return protocol.Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and the descriptors that came with it."""
     data, ancillary, _, _ = control.recvmsg(FEW_BYTES, DESCRIPTORS_BYTES, _CLOEXEC)
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return data, list(descriptors)
+    return data, array.array("i", b"".join([content for _, _, content in ancillary])).tolist()
 
 
 def _threads() -> list[str]:
@@ -303,21 +277,28 @@ def main(descriptor: int, app: str, log_level: str) -> int:
         # Stopping the tree is up to the supervisor. Not SIG_IGN: processes started by the import would inherit that.
         signal.signal(number, lambda *_: None)
     linux.unblock_signals()
-    linux.go_on_without_parent()  # A job may have stopped this process.
-    zygote = Zygote(socket.socket(fileno=descriptor))
+    linux.when_parent_dies(_SIGCONT)
+    control = socket.socket(fileno=descriptor)
     try:
-        zygote.prepare(Target(app, log_level))
-    except AppNotFound as error:
-        zygote.send(Broken(str(error), error.traceback))
-        return IMPORT_FAILED
+        inherited, ready = prepare(Target(app, log_level))
     except BaseException as error:
-        known = isinstance(error, ConfigError)  # It says what to do, so a traceback would only hide it.
-        reason = str(error) if known else f"{type(error).__name__}: {error}"
-        seen = "" if known else traceback.format_exc()
-        zygote.send(Broken(f"{app} is imported, but can't be made ready: {reason}", seen))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            control.sendall(protocol.encode_frame(_broken(app, error)))
         return IMPORT_FAILED
+    zygote = Zygote(control, inherited, is_parent=False)
+    zygote.send(ready)
     zygote.run()
     return 0
+
+
+def _broken(app: str, error: BaseException) -> protocol.Broken:
+    """Why the app can't be served. A ConfigError says what to do, and a traceback would only hide it."""
+    if isinstance(error, AppNotFound):
+        return protocol.Broken(str(error), error.traceback)
+    known = isinstance(error, ConfigError)
+    reason = str(error) if known else f"{type(error).__name__}: {error}"
+    seen = "" if known else traceback.format_exc()
+    return protocol.Broken(f"{app} is imported, but can't be made ready: {reason}", seen)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,10 @@ from outlive import linux
 from outlive.model import MemoryCourse
 from outlive.states import Outcome
 
-PROCESSES = 64
+STEPS = 64
 """How many processes are read at once: each takes some 50 µs."""
-THREADS = 8
-"""This many threads of a process take as long as a process."""
-DESCRIPTORS = 256
-"""How many open files are read at once: each takes some 8 µs."""
+STEP = 8
+"""This many threads or open files of a process take as long as a process."""
 AT_ONCE = 16
 """The exact memory of more processes than these is read by a thread: each takes 0.3 ms or more."""
 LITTLE_BYTES = 1_000_000
@@ -150,45 +148,41 @@ class Survey:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._walking: Iterator[None] | None = None
+        self._since = self._walked_at = 0.0
         self._resident: dict[int, tuple[int, int]] = {}
         """Anonymous and shared memory by process."""
-        self._processes: Iterator[None] | None = None
-        self._since = self._walked_at = 0.0
         self._files: Sizes = {}
         """How much these files have grown below these processes."""
         self._before: Sizes = {}
         """Their sizes when they were first seen here; 0 for those that these processes have made."""
-        self._descriptors: Iterator[None] | None = None
         self._weighing: Future[int] | None = None
         self._weighed_at = self._weigh_again = 0.0
 
     @property
     def under_way(self) -> bool:
         """Whether some processes are still to be read."""
-        return self._processes is not None
+        return self._walking is not None
 
-    def look(self) -> bool:
-        """Read the next portion of the processes. True if all are read now."""
-        self._processes = self._processes or self._walk()
-        if _ends(self._processes, PROCESSES):
-            self._processes = None
+    def look(self, since: float = 0.0) -> bool:
+        """Read the next portion of the processes, and of their files if these count from a moment on.
+
+        True if all are read now.
+        """
+        if since != self._since:
+            self._since = self._walked_at = since
+            self._files, self._before, self._walking, self._weighing = {}, {}, None, None
+        self._walking = self._walking or self._walk()
+        if sum(1 for _ in islice(self._walking, STEPS)) < STEPS:
+            self._walking = None
         return not self.under_way
 
     def resident_bytes(self) -> tuple[int, int]:
         """Anonymous and shared resident memory. A page of several processes is counted several times."""
         return sum(one for one, _ in self._resident.values()), sum(one for _, one in self._resident.values())
 
-    def files_bytes(self, since: float) -> int:
-        """By how much the memfds and files in /dev/shm that these processes may write to have grown since this moment.
-
-        Each call reads a portion of their descriptors.
-        """
-        if since != self._since:
-            self._since = self._walked_at = since
-            self._files, self._before, self._descriptors, self._weighing = {}, {}, None, None
-        self._descriptors = self._descriptors or self._walk_files(list(self._resident))
-        if _ends(self._descriptors, DESCRIPTORS):
-            self._descriptors = None
+    def files_bytes(self) -> int:
+        """By how much the memfds and files in /dev/shm that these processes may write to have grown."""
         return sum(self._files.values())
 
     def weigh(self, parent: int | None) -> int | None:
@@ -250,7 +244,8 @@ class Survey:
     def _walk(self) -> Iterator[None]:
         """Read every process, and then forget those that are gone."""
         found: dict[int, tuple[int, int]] = {}
-        todo = deque([self._pid])
+        files: Sizes = {}
+        todo, began_at = deque([self._pid]), time.time()
         while todo:
             pid = todo.popleft()
             if pid in found:
@@ -259,26 +254,20 @@ class Survey:
             yield
             for n, path in enumerate(linux.children_files(pid), 1):
                 todo.extend(map(int, linux.read(path).split()))
-                if n % THREADS == 0:
+                if n % STEP == 0:
                     yield
-        self._resident = found
+            for n, path in enumerate(descriptors(pid) if self._since else (), 1):
+                self._read_file(path, files)
+                if n % STEP == 0:
+                    yield
+        self._resident, self._files, self._walked_at = found, files, began_at
 
-    def _walk_files(self, pids: list[int]) -> Iterator[None]:
-        """Read every descriptor. A file that is older than the last time, and was not there then, is another's."""
-        found: Sizes = {}
-        began_at = time.time()
-        for path in (path for pid in pids for path in descriptors(pid)):
-            if (file := _file_in_memory(path)) is not None:
-                inode, size_bytes, born_at = file
-                older = born_at < self._walked_at - CLOCK_TICK_S
-                found[inode] = max(0, size_bytes - self._before.setdefault(inode, size_bytes if older else 0))
-            yield
-        self._files, self._walked_at = found, began_at
-
-
-def _ends(steps: Iterator[None], most: int) -> bool:
-    """Take at most this many steps. True if fewer were left."""
-    return sum(1 for _ in islice(steps, most)) < most
+    def _read_file(self, path: str, files: Sizes) -> None:
+        """A file that is older than the last walk, and was not there then, is another process'."""
+        if (file := _file_in_memory(path)) is not None:
+            inode, size_bytes, born_at = file
+            older = born_at < self._walked_at - CLOCK_TICK_S
+            files[inode] = max(0, size_bytes - self._before.setdefault(inode, size_bytes if older else 0))
 
 
 class MemorySeries:

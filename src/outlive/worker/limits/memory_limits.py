@@ -72,9 +72,8 @@ def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
 
 
 def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | None:
-    whole = child.survey.look()
-    anonymous, shared = child.survey.resident_bytes()
-    files = child.survey.files_bytes(current.begun_at)
+    whole = child.survey.look(current.begun_at)
+    (anonymous, shared), files = child.survey.resident_bytes(), child.survey.files_bytes()
     if whole:
         _note(current, anonymous + max(shared, files) - current.base_bytes)
     kept = current.base_bytes - (child.inherited_bytes or 0)
@@ -109,8 +108,8 @@ def enforce_idle(child: Child, limit_bytes: int) -> None:
     """Kill an idle warm child that holds more memory than its jobs may use."""
     if child.inherited_bytes is None:
         return
-    child.survey.look()
-    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes(child.born_at) - child.inherited_bytes
+    child.survey.look(child.born_at)
+    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes() - child.inherited_bytes
     if most > limit_bytes and (kept := _own_bytes(child) or 0) > limit_bytes:
         text = "child %d of %s keeps %s bytes of its earlier jobs, over their limit of %s: it is replaced"
         _log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")

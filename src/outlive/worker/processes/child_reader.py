@@ -13,15 +13,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
-from outlive import protocol
+from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
 from outlive.worker.processes.children import Child, Verdict
 
 READ_BYTES = 64 * 1024
-LAST_BYTES = 512 * 1024
-"""How much is read from a dead child: more than a socket holds, and little enough to read at once."""
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
 """How much data of large frames may wait in memory to be written."""
@@ -53,10 +51,8 @@ class ChildReports(Protocol):
 class ChildReader:
     def __init__(self, reports: ChildReports, done: Callable[[Child, protocol.Done], None]) -> None:
         self._reports, self._done = reports, done
-        self._reading: Child | None = None
-        """The child whose large frame is being read."""
-        self._waiting: deque[Child] = deque()
-        """Children that have begun a large frame, and wait for their turn."""
+        self._turns: deque[Child] = deque()
+        """Children that have begun a large frame. Only that of the first one is read."""
         self._answers: Counter[str | None] = Counter()
         """How many of the last frames of each task were answers of jobs, without another one in between."""
 
@@ -93,11 +89,11 @@ class ChildReader:
             return False
         if child.unsent:
             child.flush()
-        if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
+        if child.frames.unfinished_bytes > LARGE_BYTES or child in self._turns:
             self._take_turns(child)
         elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
             self._stop_reading(child)
-            asyncio.get_running_loop().call_later(PAUSE_S, self._listen, child)
+            asyncio.get_running_loop().call_later(PAUSE_S, self._read_on, child)
         return True
 
     def _handle(self, child: Child, message: protocol.FromChild) -> None:
@@ -118,23 +114,27 @@ class ChildReader:
                 if child.runs(token):
                     child.current.imported = True
 
+    def _read_on(self, child: Child) -> None:
+        if child not in self._turns:
+            self._listen(child)
+
     def _listen(self, child: Child) -> None:
-        if not (child.hung_up or child.exited or child.distrusted or child in self._waiting):
-            asyncio.get_running_loop().add_reader(child.socket.fileno(), self.read, child)
+        if not (child.hung_up or child.exited or child.distrusted):
+            asyncio.get_running_loop().add_reader(child.socket, self.read, child)
 
     def _stop_reading(self, child: Child) -> None:
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        asyncio.get_running_loop().remove_reader(child.socket)
 
-    def read_last(self, child: Child) -> None:
-        """Read what it sent before it died. Bounded: a process that it left behind may still write."""
-        for _ in range(LAST_BYTES // READ_BYTES):
-            if not self.read(child):
-                break
+    def read_sent(self, child: Child) -> None:
+        """Read what it has sent so far. If it is dead, a process that it left behind may go on writing."""
+        left_bytes = linux.unread_bytes(child.socket.fileno())
+        while left_bytes > 0 and self.read(child):
+            left_bytes -= READ_BYTES
         child.read_output()
 
     def read_output(self, child: Child) -> None:
         """Read its frames first, then its output."""
-        if child.socket.fileno() >= 0 and child not in self._waiting:
+        if child.socket.fileno() >= 0 and child not in self._turns:
             self.read(child)
         if not child.read_output():
             asyncio.get_running_loop().remove_reader(child.pipe)
@@ -180,29 +180,22 @@ class ChildReader:
 
     def _take_turns(self, child: Child) -> None:
         """Read one large frame at a time: this child's goes on, or waits until those of others are written."""
-        if child is self._reading:
-            if child.frames.unfinished_bytes > LARGE_BYTES:
-                return
-            self._reading = None
-        elif child not in self._waiting:
-            self._waiting.append(child)
+        if child not in self._turns:
+            self._turns.append(child)
             self._stop_reading(child)
-        self.resume()
+            self.resume()
+        elif child.frames.unfinished_bytes <= LARGE_BYTES:
+            self.forget(child)
 
     def resume(self) -> None:
         """Read the next large frame, if it fits beside the data that is not written yet."""
-        if self._reading is not None or not self._waiting:
-            return
-        pending_bytes = self._reports.pending_bytes()
-        if pending_bytes and pending_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
-            return
-        child = self._reading = self._waiting.popleft()
-        self._listen(child)
+        if self._turns:
+            pending_bytes = self._reports.pending_bytes()
+            if not pending_bytes or pending_bytes + self._turns[0].frames.unfinished_bytes <= BUDGET_BYTES:
+                self._listen(self._turns[0])
 
     def forget(self, child: Child) -> None:
-        """The child is gone: read the next one."""
-        if child in self._waiting:
-            self._waiting.remove(child)
-        if child is self._reading:
-            self._reading = None
+        """The child has no large frame any more, or is gone: read the next one."""
+        if child in self._turns:
+            self._turns.remove(child)
             self.resume()

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from io import FileIO
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import msgspec
 
@@ -111,9 +112,9 @@ class Child:
     number: int
     parent: Parent
     socket: socket.socket
-    pipe: int
-    stack: int
-    tickets: int
+    pipe: FileIO
+    stack: FileIO
+    tickets: FileIO
     pid: int = 0
     group: Group | None = None
     task: str | None = None
@@ -129,8 +130,6 @@ class Child:
     """How many answers it may not have read."""
     retiring: bool = False
     distrusted: bool = False
-    unread_answer: tuple[int, float] | None = None
-    """The attempt that must have ended, because the next one has begun, and since when (running time) this is known."""
     leaving_since: float | None = None
     """Since when (running time) it should have exited."""
     hung_up: bool = False
@@ -272,17 +271,16 @@ class Child:
 
     def read_output(self, job: Claimed | None = None) -> bool:
         """Read what it has printed in this job, or in its current one. A flood waits in the pipe. False at the end."""
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(4):
-                if not (data := os.read(self.pipe, 65536)):
-                    return False
-                self.output.add(data, job or (self.given[0].job if self.given else None))
+        for _ in range(4):
+            if not (data := self.pipe.read(65536)):
+                return data is None  # There is no more for now.
+            self.output.add(data, job or (self.given[0].job if self.given else None))
         return True
 
     def stack_of_ended(self) -> str | None:
         """The stack that faulthandler wrote for the job that has just ended, as text that Postgres accepts."""
-        start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack).st_size
-        data = os.pread(self.stack, STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
+        start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack.fileno()).st_size
+        data = os.pread(self.stack.fileno(), STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
         return data.decode("utf-8", "replace").replace("\0", "") or None
 
     def signal(self, number: int) -> None:
@@ -304,31 +302,24 @@ class Child:
 
     def close(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self.socket.fileno())
-        loop.remove_writer(self.socket.fileno())
+        loop.remove_reader(self.socket)
+        loop.remove_writer(self.socket)
         loop.remove_reader(self.pipe)
-        self.socket.close()
-        for descriptor in (self.pipe, self.stack, self.tickets):
-            os.close(descriptor)
+        for one in (self.socket, self.pipe, self.stack, self.tickets):
+            one.close()
 
 
-class _Overrides(msgspec.Struct):
-    """A job's own limits. An unset limit is its task's; null means no limit."""
+class _Limits(TypedDict, total=False):
+    """The limits of a task, or those that a job has in place of them. None means no limit."""
 
-    timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    timeout_s: float | None
+    stall_s: float | None
+    memory_bytes: int | None
 
 
 def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None, *, marked: bool) -> Assignment:
-    own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
-    return Assignment(
-        job,
-        facts,
-        timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
-        stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
-        memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
-        checkpoint=checkpoint,
-        marked=marked or job.attempt > 1,  # The database always has a second attempt as begun.
-        alone=job.alone_s > 0,
-    )
+    limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
+    if job.options is not None:
+        limits.update(msgspec.json.decode(job.options, type=_Limits))
+    begun = marked or job.attempt > 1  # The database always has a second attempt as begun.
+    return Assignment(job, facts, checkpoint=checkpoint, marked=begun, alone=job.alone_s > 0, **limits)

@@ -107,17 +107,16 @@ class JobOutput:
             self._log_left_out(job)
         if not job_log.shows_info():
             lines = b"".join(line + b"\n" for line in lines.split(b"\n") if line.startswith(_SIGN))
-        first = lines.split(b"\n", self._lines_left)
-        rest = first.pop()
-        if rest and not lines.endswith(b"\n") and self._lines_left > len(first):
-            first, rest = [*first, rest], b""  # A last line without a line break, or a piece.
+        if lines and not lines.endswith(b"\n"):  # A last line without a line break, or a piece.
+            lines += b"\n"
+        *first, rest = lines.split(b"\n", self._lines_left)
         for line in first:
             if self._bytes_left <= 0:
                 self._left_out += 1
             elif job_log.printed(job, line):
                 self._lines_left -= 1
                 self._bytes_left -= len(line)
-        self._left_out += rest.count(b"\n") + bool(rest and not rest.endswith(b"\n"))
+        self._left_out += rest.count(b"\n")
 
     def _log_left_out(self, job: Claimed) -> None:
         if self._left_out:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from outlive.worker.processes.children import AHEAD_S, OVER_S, Assignment, Child
 
@@ -36,17 +37,15 @@ class Pace:
         return max(1, min(MAX_AHEAD, int(AHEAD_S / max(self._average_s.get(task, AHEAD_S), 1e-6))))
 
 
+@dataclass(slots=True)
 class Load:
     """The jobs that a warm child, or the next child of a free slot, is about to be given."""
 
-    __slots__ = ("child", "jobs", "length", "most")
-
-    def __init__(self, child: Child | None, most: int) -> None:
-        self.child = child
-        self.length = len(child.given) if child else 0
-        self.most = most
-        """How many more jobs it may be given."""
-        self.jobs: list[Assignment] = []
+    child: Child | None
+    most: int
+    """How many more jobs it may be given."""
+    length: int = 0
+    jobs: list[Assignment] = field(default_factory=list)
 
 
 class Placement:
@@ -79,7 +78,7 @@ class Placement:
         if min(self._free, self._at_hand) > 0 and (not heap or heap[0][0]):
             self._at_hand -= 1
             most = 1 if alone else min(self._ahead(task), max_jobs)
-            heapq.heappush(heap, (0, len(self.loads), self._new_load(None, most)))
+            heapq.heappush(heap, self._entry(task, Load(None, most)))
         if heap:
             _, number, load = heap[0]
             load.jobs.append(one)
@@ -96,11 +95,10 @@ class Placement:
             for child in self._children:
                 open_to_more = child.bound and child.pid and not child.held_up and not child.runs_over(self._now)
                 if child.task == task and open_to_more and child.served < max_jobs and len(child.given) < MAX_AHEAD:
-                    number, load = len(self.loads), self._new_load(child, max_jobs - child.served)
-                    heap.append((load.length // self._share(task), number, load))
+                    heap.append(self._entry(task, Load(child, max_jobs - child.served, len(child.given))))
             heapq.heapify(heap)
         return self._heaps[task]
 
-    def _new_load(self, child: Child | None, most: int) -> Load:
-        self.loads.append(Load(child, most))
-        return self.loads[-1]
+    def _entry(self, task: str, load: Load) -> tuple[int, int, Load]:
+        self.loads.append(load)
+        return load.length // self._share(task), len(self.loads), load

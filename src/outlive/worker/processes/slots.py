@@ -25,7 +25,6 @@ from outlive.worker.claiming.room import Room
 from outlive.worker.ending.deaths import Deaths
 from outlive.worker.ending.deferred_ends import DeferredEnds
 from outlive.worker.ending.ends import Unclean, answered
-from outlive.worker.limits import running_time
 from outlive.worker.processes.child_reader import ChildReader
 from outlive.worker.processes.children import Assignment, Child, Verdict, assignment
 from outlive.worker.processes.placement import Pace, Placement
@@ -43,8 +42,6 @@ MOVE_S = 0.04
 """The same for a job behind one that takes long: another worker may have room for it."""
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
-UNREAD_S = 1.0
-"""How long the answer of a job may be unread while the next one has begun."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -225,22 +222,20 @@ class Slots:
             child.signal(signal.SIGKILL)
 
     def isolate(self, child: Child, verdict: Verdict | None = None) -> bool:
-        """Place the jobs behind its current one elsewhere, and decide how that one ends.
+        """Place the jobs behind its current one elsewhere, and decide how that one ends. False if it has just ended.
 
-        False if the next job has begun, and the answer of the current one is not read yet. That answer is sent before
-        the next job begins. If it does not arrive, the job has taken the others' tickets.
+        A child sends the answer of a job before it takes the ticket of the next one. If there is no answer, the job has
+        taken the others' tickets.
         """
         current, returned = child.current, child.recall()
-        alone = len(child.given) <= 1
+        if len(child.given) > 1:
+            self.reader.read_sent(child)
+        if len(child.given) > 1 and not child.distrusted:
+            self.reader.distrust(child, "took the tickets of jobs that it does not run")
+        alone = child.runs(current.job.token) and len(child.given) == 1
         if alone and verdict is not None:
             current.decide(verdict)  # First, so that the others are not given to this child again.
         self._place_again(returned, MOVE_S)
-        if not alone:
-            now, token = running_time.now(), current.job.token
-            if child.unread_answer is None or child.unread_answer[0] != token:
-                child.unread_answer = (token, now)
-            elif now - child.unread_answer[1] > UNREAD_S:
-                self.reader.distrust(child, "took the tickets of jobs that it does not run")
         return alone
 
     def release_behind(self, child: Child) -> None:

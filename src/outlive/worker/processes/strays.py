@@ -46,7 +46,7 @@ class Strays:
         command = linux.read(f"/proc/{pid}/cmdline")
         if command == self._command or _KEEPER in command.split(b"\0"):  # A keeper may hide its environment.
             return True
-        return linux.has_variable(pid, self._mark)
+        return self._mark in linux.read(f"/proc/{pid}/environ").split(b"\0")
 
     def _kill(self, pid: int) -> bool:
         below = linux.descendants_of(pid)

@@ -49,10 +49,11 @@ class Control:
         self._socket, self._frames = sock, protocol.FrameReader(protocol.FROM_ZYGOTE)
         self._handle: Callable[[Report], None]
 
-    def ask(self, request: protocol.ToZygote, descriptors: list[int]) -> None:
-        """Ask for a process. The answer is Forked or NotForked."""
+    def ask(self, number: int, *passed: socket.socket | io.FileIO) -> None:
+        """Ask for a process, which gets these. The answer is Forked or NotForked."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._socket, [protocol.encode_frame(request)], descriptors)
+            request = protocol.encode_frame(protocol.Fork(number))
+            socket.send_fds(self._socket, [request], [one.fileno() for one in passed])
 
     async def receive(self) -> list[protocol.FromZygote] | None:
         """The next reports, before `listen`; None if the process is dead."""
@@ -102,9 +103,8 @@ class ZygoteHandle:
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         ours, theirs = socket.socketpair()
-        read, write = os.pipe2(os.O_CLOEXEC)
-        printed = io.FileIO(read)
-        with theirs, io.FileIO(write, "w") as printing:
+        printed, printing = linux.pipe()
+        with theirs, printing:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), target, log_level],
                 pass_fds=[theirs.fileno()],
@@ -115,7 +115,7 @@ class ZygoteHandle:
                 start_new_session=True,
             )
         self.control, self._printed, self._rest = Control(ours), printed, b""
-        os.set_blocking(read, False)
+        os.set_blocking(printed.fileno(), False)
         asyncio.get_running_loop().add_reader(printed, self._relay)
 
     async def ready(self) -> protocol.Ready:
@@ -198,12 +198,9 @@ class Parent:
     @classmethod
     def ask_for(cls, number: int, zygote: ZygoteHandle) -> Parent:
         """Ask the zygote for a parent. It can be asked for children at once, and forks them when it is there."""
-        with contextlib.ExitStack() as kept:
-            ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
-            with theirs:
-                zygote.control.ask(protocol.ForkParent(number), [theirs.fileno()])
-            kept.pop_all()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            zygote.control.ask(number, theirs)
         parent = zygote.parents[number] = cls(number, zygote, Control(ours))
         return parent
 
@@ -218,22 +215,15 @@ class Parent:
         return not self.dead and all(child.task and not child.bound for child in self.children)
 
     def ask_for_child(self, number: int) -> Child:
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as passed:
-            ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
-            passed.callback(theirs.close)
-            read, write = os.pipe2(os.O_CLOEXEC)
-            kept.callback(os.close, read)
-            passed.callback(os.close, write)
-            stack = os.memfd_create("outlive-stack")
-            kept.callback(os.close, stack)
-            queue, queued = tickets.make()
-            kept.callback(os.close, queue)
-            passed.callback(os.close, queued)
-            self.control.ask(protocol.Fork(number), [theirs.fileno(), write, stack, queued])
-            kept.pop_all()
+        """Ask it for a child. If there are too few descriptors, those that were made are closed with their objects."""
+        ours, theirs = socket.socketpair()
+        read, write = linux.pipe()
+        stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
+        queue, queued = tickets.make()
+        with theirs, write, queued:
+            self.control.ask(number, theirs, write, stack, queued)
         ours.setblocking(False)
-        os.set_blocking(read, False)
+        os.set_blocking(read.fileno(), False)
         child = Child(number, self, ours, read, stack, queue)
         self.children.append(child)
         return child

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -130,7 +130,8 @@ class Zygotes:
         except NOT_IMPORTED as error:
             _log.error("the reload failed, and the worker goes on with the old app: %s", error)
             return
-        _retire(self.children.values())
+        for child in self.children.values():
+            child.retire()
         _log.info("the app was reloaded: %d tasks", len(ready.tasks))
         self._use(new, ready)
 
@@ -218,7 +219,7 @@ class Zygotes:
         self._number += 1
         child = self.children[self._number] = parent.ask_for_child(self._number)
         loop = asyncio.get_running_loop()
-        loop.add_reader(child.socket.fileno(), self._slots.reader.read, child)
+        loop.add_reader(child.socket, self._slots.reader.read, child)
         loop.add_reader(child.pipe, self._slots.reader.read_output, child)
 
     def _refuse(self, reason: str) -> None:
@@ -278,7 +279,9 @@ class Zygotes:
         for parent in list(zygote.parents.values()):
             if parent.dead or not parent.pid:  # It died first, or its fork was not reported.
                 self._end_orphan(parent)
-        _retire(child for child in self.children.values() if child.zygote is zygote)
+        for child in self.children.values():
+            if child.zygote is zygote:
+                child.retire()
         which = "the zygote" if zygote is self.current else "a replaced zygote"
         _log.error("%s died%s: the jobs below it go on", which, self._slots.deaths.zygote_died())
         if zygote is self.current and not self.closing:
@@ -309,7 +312,7 @@ class Zygotes:
         parent = child.parent
         if with_parent:
             parent.note_death()
-        self._slots.reader.read_last(child)
+        self._slots.reader.read_sent(child)
         child.exited = True
         self._slots.deaths.child_died(child, exit, with_parent=with_parent)
         self._remove(child)
@@ -381,9 +384,3 @@ class Zygotes:
                         self._slots.reader.distrust(one, f"sent {name} to its worker")
                 return True
         return False
-
-
-def _retire(children: Iterable[Child]) -> None:
-    """Let these children finish the jobs that they have. Idle ones exit."""
-    for child in children:
-        child.retire()
