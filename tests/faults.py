@@ -357,16 +357,6 @@ async def gather_more(n: int) -> list[int]:
     return outlive.gather(jobs, timeout=20) + await outlive.agather(jobs, timeout=20)
 
 
-@app.task
-def many_threads(n: int) -> int:
-    threads = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return n
-
-
 @app.task(max_attempts=3)
 def retry_after(seconds: float) -> None:
     raise outlive.Retry("later", after=seconds)

@@ -206,13 +206,8 @@ def test_a_time_keeps_its_offset():
 @pytest.mark.parametrize(
     "value",
     [
-        Noted("a", [1]),
-        Entity(1, {"a": 1.5}),
-        Member(1, "b"),
-        Account(id=1, data=[None]),
-        Pair(1, "a"),
-        Holder(either=Either(UUID(int=1))),
-        Holder(either=Either("a")),
+        *(Noted("a", [1]), Entity(1, {"a": 1.5}), Member(1, "b"), Account(id=1, data=[None]), Pair(1, "a")),
+        *(Holder(either=Either(UUID(int=1))), Holder(either=Either("a"))),
     ],
     ids=str,
 )

@@ -1,6 +1,6 @@
 """The command batches, and the option --batch."""
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -51,14 +51,6 @@ def test_closing_and_cancelling_a_batch(cli, queue, batch):
     assert cancelled.out == f"batch {batch} is closed; 1 of 4 jobs are left\n"
     assert queue.count("waiting") == 1
     assert queue.count("callbacks") == 1
-
-
-@pytest.mark.parametrize("verb", ["show", "close", "cancel"])
-def test_a_batch_that_does_not_exist(cli, verb):
-    unknown = uuid4()
-    ran = cli("batches", verb, str(unknown))
-    assert ran.code == 1
-    assert f"there is no batch {unknown}" in ran.err
 
 
 def test_jobs_are_chosen_by_their_batch(cli, queue, batch):

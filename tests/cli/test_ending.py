@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import outlive
 from tests.driving.commands import PASSWORD, Cli, ended
 from tests.waiting import eventually
 
@@ -21,20 +20,6 @@ def test_the_help_names_every_command():
     ran = Cli(None)("--help")
     assert ran.code == 0
     assert [word for word in COMMANDS.split() if word not in ran.out] == []
-
-
-def test_the_version_is_printed():
-    assert Cli(None)("--version").out == f"outlive {outlive.__version__}\n"
-
-
-@pytest.mark.parametrize("words", [("jobs",), ("migrate",), ("doctor",), ("prune",)])
-@pytest.mark.parametrize("more", ["", f"?sslmode={PASSWORD}"])
-def test_a_database_that_is_not_there_is_exit_code_4(words, more):
-    ran = Cli(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db{more}")(*words)
-    assert ran.code == 4
-    assert ran.err.startswith("outlive: the database can't be reached: ")
-    assert ran.err.count("\n") == 1
-    assert PASSWORD not in ran.err
 
 
 @pytest.mark.parametrize(

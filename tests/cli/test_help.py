@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from outlive.cli import PANELS, job_filter, load
+from outlive.cli import job_filter, load
 
 WIDTH = 80
 
@@ -54,13 +54,6 @@ def test_a_help_is_whole_in_80_columns_and_has_an_example(words: tuple[str, ...]
             assert word in flat, f"{word!r} is cut in the help of {parameter.name}"
     if words:
         assert f"Example: outlive {' '.join(words)}" in flat
-
-
-def test_the_commands_are_grouped_by_what_people_do():
-    text = help_of()
-    places = [text.index(f"─ {part} ─") for part in PANELS]
-    assert places == sorted(places)
-    assert text.index("─ Run ─") < text.index("│ worker ") < text.index("│ up ") < text.index("─ Look ─")
 
 
 def completed(line: str, **environ: str) -> list[str]:

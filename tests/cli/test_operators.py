@@ -1,23 +1,9 @@
 """The commands retry, cancel, release and prune: by id and by filter, without changing other jobs."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import uuid4
 
-import pytest
-
 from outlive.states import Outcome, State, legal
-
-
-def test_retry_gives_a_failed_job_another_life(cli, queue):
-    job = queue.make_finished(Outcome.FAILED)
-    assert cli("retry", job).out == "1 job retried\n"
-    assert queue.state_of(job) == "pending"
-
-
-def test_release_frees_a_killer_and_forgets_its_crashes(cli, queue):
-    job = queue.make_quarantined()
-    assert cli("release", job).out == "1 job released\n"
-    assert cli("show", job, "--json").json["crashes"] == 0
 
 
 def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli, queue):
@@ -37,13 +23,6 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli, queue):
         f"not changed: {done}: it has succeeded: enqueue it again",
         f"not changed: {missing} is unknown: there is no such job",
     ]
-
-
-@pytest.mark.parametrize("verb", ["retry", "cancel", "release", "prune"])
-def test_a_verb_that_can_do_nothing_ends_with_exit_code_1(cli, verb):
-    ran = cli(verb, job := uuid4())
-    assert ran.code == 1
-    assert f"not changed: {job} is unknown" in ran.out
 
 
 def test_verbs_tell_as_json_what_became_of_each_job(cli, queue):
@@ -68,17 +47,6 @@ def test_a_filter_takes_more_jobs_than_one_statement_does(cli, queue):
     jobs = queue.make_many(1201)
     assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 jobs cancelled\n"
     assert {queue.state_of(job) for job in jobs[::100]} == {"cancelled"}
-
-
-def test_every_state_can_be_chosen(cli, queue):
-    queue.make_finished(), queue.make_finished(Outcome.FAILED), queue.make_quarantined(), queue.make()
-    queue.claim_job(queue.make())
-    queue.run_job(queue.make(), Outcome.FAILED)
-    cli("cancel", queue.make())
-    for state in set(State) - {State.BLOCKED}:
-        [listed] = cli("jobs", "--state", state, "--json").json
-        assert listed["state"] == state
-    assert cli("cancel", "--all", "--yes").out == "3 jobs cancelled, 1 asked to stop\n"
 
 
 def test_nothing_is_changed_by_a_filter_without_all(cli, queue):
@@ -107,15 +75,6 @@ def test_prune_forgets_jobs_past_their_retention(cli, queue):
     fresh = queue.make_finished()
     assert cli("prune", "--json").json == {"pruned": 1}
     assert [queue.state_of(job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
-
-
-def test_prune_forgets_jobs_that_their_task_keeps_for_less(cli, queue):
-    queue.set_now(datetime.now(UTC) - timedelta(hours=2))
-    queue.register_task(keep_finished_s=3600)
-    short, failed = queue.make_finished(), queue.make_finished(Outcome.FAILED)
-    queue.let_time_pass()
-    assert cli("prune", "--json").json == {"pruned": 1}
-    assert [queue.state_of(job) for job in (short, failed)] == [None, "failed"]
 
 
 def test_retention_comes_from_the_configuration(cli, queue, tmp_path_factory):

@@ -155,13 +155,6 @@ def test_set_refuses_what_no_worker_could_fire_and_changes_nothing(cli, report, 
     assert shown(cli) == before
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])
-def test_a_schedule_that_there_is_not_is_named(cli, verb):
-    ran = cli("schedules", verb, "missing")
-    assert ran.code == 2
-    assert "there is no schedule missing" in " ".join(ran.err.split())
-
-
 def test_set_says_what_a_new_schedule_needs(cli):
     ran = cli("schedules", "set", "missing", "--cron", "* * * * *")
     assert ran.code == 2

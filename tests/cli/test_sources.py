@@ -104,13 +104,6 @@ def test_pause_and_resume_switch_a_source_off_and_on(cli, shop):
     assert shown(cli)["enabled"] is True
 
 
-@pytest.mark.parametrize("words", [("set", "missing", "burst=1"), ("pause", "missing"), ("resume", "missing")])
-def test_a_source_that_there_is_not_is_named(cli, words):
-    ran = cli("sources", *words)
-    assert ran.code == 2
-    assert "there is no source missing" in " ".join(ran.err.split())
-
-
 def test_records_are_listed_by_scope_and_source(cli, queue):
     assert cli("records").out == "no record matches\n"
     price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
@@ -141,7 +134,3 @@ def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli, queue):
     assert (row["scope"], row["source"], row["dedupe_key"], row["strength"]) == ("prices", "shop", 'a,"b"', "0.5")
     assert json.loads(row["data"]) == data
     assert row["created_at"][10] == "T"
-
-
-def test_csv_of_nothing_has_its_header(cli):
-    assert cli("records", "--csv").out == "scope,source,dedupe_key,data,strength,job_id,created_at,updated_at\n"

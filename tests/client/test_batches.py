@@ -80,20 +80,6 @@ def test_a_block_that_raises_leaves_its_batch_open(app, queue, query):
     assert batch.done()
 
 
-def test_a_batch_in_the_callers_transaction_is_there_when_that_commits(app, database_url, query):
-    with psycopg.connect(database_url) as mine:
-        with app.batch("import", connection=mine) as batch:
-            add.using(batch=batch, connection=mine).enqueue(1)
-            assert batch.counts().jobs == 1
-        assert query(STATE, batch.id) == []
-        mine.commit()
-        assert query(STATE, batch.id) == [("closed",)]
-        with app.batch("import", connection=mine) as batch:
-            app.enqueue_many([add.using(batch=batch).job(1)], connection=mine)
-        mine.rollback()
-        assert query(STATE, batch.id) == []
-
-
 def test_a_batch_in_async_code(app, queue, database_url):
     async def use() -> None:
         async with app.batch("import", on_done=add.job(0)) as batch:

@@ -166,12 +166,7 @@ def test_a_key_is_the_source_and_its_parts_in_whatever_order_they_are_named():
     assert key_of("shop", {"a": 1, "b": 2}) == key_of("shop", {"b": 2, "a": 1})
     assert key_of("shop", ("a", 1)) == key_of("shop", ["a", 1])
     different = [
-        ("shop", "a"),
-        ("bank", "a"),
-        ("shop", ["a"]),
-        ("shop", ["a", "b"]),
-        ("shop", ["b", "a"]),
-        ("sho", "pa"),
+        *(("shop", "a"), ("bank", "a"), ("shop", ["a"]), ("shop", ["a", "b"]), ("shop", ["b", "a"]), ("sho", "pa")),
     ]
     assert len({key_of(*one) for one in different}) == len(different)
 
@@ -355,13 +350,6 @@ def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_war
     assert len(caplog.records) == 1
     assert "is not a private directory" in caplog.text
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_a_cache_that_is_switched_off_minds_no_directory(without_home, caplog, fetch):
-    off = Cache.of(config.load(environ={"CACHE_ENABLED": "false"}))
-    assert [off.get("shop", "key", fetch) for _ in range(2)] == [1, 2]
-    assert not without_home.exists()
-    assert caplog.records == []
 
 
 @pytest.fixture

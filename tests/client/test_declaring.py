@@ -1,6 +1,5 @@
 """Declaring tasks: it opens no connection and no file, uses the names that a worker imports, and refuses nonsense."""
 
-import asyncio
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ import pytest
 import outlive
 from outlive import validation
 from outlive.client.task import JobOptions
-from tests.client.example import aadd, add, fetch, take
+from tests.client.example import add, fetch, take
 
 SCRIPT = """
 import multiprocessing
@@ -47,10 +46,6 @@ def test_a_plain_call_runs_the_function_here():
     assert add(1, b=2) == 3
 
 
-def test_a_plain_call_of_an_async_task_gives_its_coroutine():
-    assert asyncio.run(aadd(1, b=2)) == 3
-
-
 def test_a_task_is_named_by_its_module_and_function_and_looks_like_it() -> None:
     assert add.name == "tests.client.example.add"
     assert (add.__name__, add.__module__, add.__wrapped__) == ("add", "tests.client.example", add.function)  # type: ignore[attr-defined]
@@ -75,12 +70,6 @@ def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(
 def test_a_script_that_is_run_names_its_tasks_as_a_worker_does_that_imports_it(tmp_path, words):
     (tmp_path / "jobs.py").write_text(SCRIPT)
     assert run_python(*words, "spawn", cwd=tmp_path) == ["jobs.add", "jobs.add"]
-
-
-def test_a_package_that_is_run_names_its_tasks_by_its_main_module(tmp_path):
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__main__.py").write_text(SCRIPT)
-    assert run_python("-m", "shop", cwd=tmp_path) == ["shop.__main__.add"]
 
 
 def test_attributes_of_the_function_do_not_disturb_the_task():
@@ -158,6 +147,8 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options, s
         ({"priority": "5"}, "priority is '5'"),
         ({"delay": "later"}, "delay is 'later': it must be a duration"),
         ({"run_at": "tomorrow"}, "run_at is 'tomorrow'"),
+        ({"run_at": datetime(2030, 1, 1)}, "time zone"),
+        ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay and run_at are both given"),
         ({"on_conflict": "ignore"}, "on_conflict is 'ignore': it must be skip, raise or replace"),
         ({"on_worker_death": "panic"}, "on_worker_death is 'panic'"),
         ({"queue": " x"}, "queue is ' x': it must be 1 to 200 bytes"),
@@ -180,16 +171,6 @@ def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(optio
         add.using(**options)
 
 
-def test_a_moment_without_time_zone_is_refused():
-    with pytest.raises(outlive.ConfigError, match="time zone"):
-        add.using(run_at=datetime(2030, 1, 1))
-
-
-def test_delay_and_run_at_together_are_refused():
-    with pytest.raises(outlive.ConfigError, match="delay and run_at are both given"):
-        add.using(delay=1).using(run_at=datetime(2030, 1, 1, tzinfo=UTC))
-
-
 @pytest.mark.parametrize("thing", [print, len, int, object()])
 def test_only_a_function_can_be_a_task(thing):
     with pytest.raises(outlive.ConfigError, match="is not a function"):
@@ -201,16 +182,6 @@ def test_using_leaves_the_task_as_it_was_and_adds_up():
     assert (slow.job(1).request.queue, slow.job(1).request.priority) == ("slow", 1)
     assert (add.job(1).request.queue, add.job(1).request.priority) == ("default", None)
     assert slow.name == add.name
-
-
-def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise():
-    assert (fetch.job("u").request.queue, fetch.job("u").request.source) == ("slow", "shop")
-    other = fetch.using(queue="fast", source="example.org").job("u").request
-    assert (other.queue, other.source) == ("fast", "example.org")
-
-
-def test_a_task_is_shown_by_its_name():
-    assert repr(fetch) == f"<task {fetch.name}>"
 
 
 def test_a_parameter_may_have_any_name_even_self():

@@ -55,12 +55,6 @@ def test_on_failure_refuses_what_it_does_not_know(app):
             refused()
 
 
-def test_a_job_that_does_not_exist_can_not_be_waited_for(app):
-    missing = uuid4()
-    with pytest.raises(outlive.BadArguments, match=f"can't wait for job {missing}: a job can only wait for jobs that"):
-        add.using(after=missing).enqueue(1)
-
-
 def test_jobs_of_one_call_may_wait_for_each_other_across_its_batches(app, query):
     first = add.job(0)
     jobs = [first, *(add.using(after=first).job(n) for n in range(4500))]

@@ -1,7 +1,6 @@
 """Enqueuing: durable, idempotent, in bulk, all or nothing, with options that arrive."""
 
 import asyncio
-import json
 import select
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from psycopg.pq.abc import PGresult
 import outlive
 from outlive import db, store
 from outlive.client.task import BoundJob, JobOptions
-from tests.client.example import aadd, add, take
+from tests.client.example import add, take
 from tests.driving.making import Queue
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -30,18 +29,6 @@ def test_an_enqueued_job_is_pending_and_has_its_arguments(app, query):
     )
     assert (id, task, queue, source, priority, options) == (job.id, add.name, "default", "", 5, None)
     assert args == {"a": 1, "b": 2}
-
-
-def test_the_async_twin_does_the_same(app, query):
-    async def use() -> tuple[outlive.Job[int], outlive.State]:
-        job = await aadd.aenqueue(1, b=2)
-        status = await job.astatus()
-        await app.connections.aclose()
-        return job, status
-
-    job, status = asyncio.run(use())
-    assert status is outlive.State.PENDING
-    assert query("select id, task from outlive.jobs") == [(job.id, aadd.name)]
 
 
 def test_an_enqueue_is_a_few_calls_and_sends_what_a_job_has(app):
@@ -126,17 +113,6 @@ def test_a_bad_job_in_the_middle_of_many_leaves_nothing(app, count):
     assert count() == 0
 
 
-def test_a_late_refusal_by_the_database_undoes_the_earlier_batches(app, count):
-    add.using(dedupe_key="taken").enqueue(0)
-    jobs = [add.job(n) for n in range(5000)]
-    jobs[4500] = add.using(dedupe_key="taken", on_conflict="raise").job(0)
-    with pytest.raises(outlive.DuplicateJob):
-        app.enqueue_many(jobs)
-    with pytest.raises(outlive.DuplicateJob):
-        asyncio.run(app.aenqueue_many(jobs))
-    assert count() == 1
-
-
 def test_large_jobs_go_in_batches_of_bounded_size(app, count):
     app.enqueue_many(take.job("x" * 900_000) for _ in range(20))
     assert count() == 20
@@ -177,17 +153,6 @@ def test_overrides_of_one_job_travel_as_options_in_the_names_that_the_database_k
 def test_repeating_an_enqueue_that_raises_on_conflict_does_not_conflict_with_itself(app):
     once = add.using(id=uuid4(), dedupe_key="k", on_conflict="raise")
     assert once.enqueue(1) == once.enqueue(1)
-
-
-def test_enqueuing_wakes_only_a_sleeping_worker(app, queue):
-    with psycopg.connect(queue.info.dsn, autocommit=True) as listener:
-        listener.execute("listen outlive")
-        add.enqueue(1)
-        assert list(listener.notifies(timeout=0.1)) == []
-        queue.run(store.sleep(uuid4()))
-        add.enqueue(2)
-        (note,) = listener.notifies(timeout=10, stop_after=1)
-        assert json.loads(note.payload) == ["default", add.name, 5]
 
 
 def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database_url):

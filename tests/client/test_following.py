@@ -1,20 +1,19 @@
 """Following a job: its status, its result, or the evidence of its failure, and cancelling it."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 import outlive
 from outlive import store
+from outlive.client import results
 from outlive.model import Ended
 from outlive.states import Outcome, State
 from tests.client.example import add, fetch
-from tests.driving.making import WORKER, run_job
+from tests.driving.making import WORKER
 
 
 def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -49,25 +48,6 @@ def test_the_result_is_the_value_that_the_job_returned(app, queue, stored, value
     assert app.get_job(job.id).result() == value
 
 
-def test_the_result_is_waited_for(app, queue):
-    job = add.enqueue(1)
-    timer = threading.Timer(0.1, lambda: queue.run_job(job.id, Outcome.SUCCEEDED, result=b"1"))
-    timer.start()
-    assert job.result(timeout=30) == 1
-    timer.join()
-
-
-def test_the_result_is_waited_for_without_blocking_the_event_loop(app, queue):
-    job = add.enqueue(1)
-
-    async def use() -> int:
-        waiting = asyncio.create_task(job.aresult(timeout=30))
-        await asyncio.to_thread(run_job, queue, job.id, Outcome.SUCCEEDED, result=b"1")
-        return await waiting
-
-    assert in_a_loop(app, use()) == [1]
-
-
 @pytest.mark.parametrize(
     ("state", "outcome", "evidence", "said"),
     [
@@ -98,7 +78,8 @@ def test_a_job_that_will_be_tried_again_gives_no_result_yet(app, queue):
         job.result(timeout=0)
 
 
-def test_waiting_ends_in_time(app):
+def test_waiting_ends_in_time(app, monkeypatch):
+    monkeypatch.setattr(results, "LOOK_S", 30.0)  # On a starved machine a look may take longer than half a second.
     job = add.enqueue(1)
     start = time.monotonic()
     why = "no active worker has the task or serves the queue of: "
@@ -137,11 +118,6 @@ def test_a_job_that_was_pruned_is_not_found(app, queue):
     for aask in (job.astatus, job.aresult, job.acancel):
         with pytest.raises(outlive.JobNotFound):
             in_a_loop(app, aask())
-
-
-def test_a_job_that_never_was_is_not_found(app):
-    with pytest.raises(outlive.JobNotFound):
-        app.get_job(uuid4()).status()
 
 
 def test_an_id_may_be_text_but_not_any_text(app):

@@ -55,30 +55,12 @@ class Busy:
         return sorted((job.id, n) for job, n in self.acknowledged)
 
 
-def test_a_terminated_backend_is_not_noticed(app, query):
-    add.enqueue(1)
-    assert query(TERMINATE) == [(True,)]
-    add.enqueue(2)
-    assert query("select count(*) from outlive.jobs") == [(2,)]
-
-
 def test_a_session_that_the_server_ends_because_it_idles_is_not_noticed(app, query):
     job = add.enqueue(1)
     app.connections.within(lambda connection: connection.execute("set idle_session_timeout = '1ms'"))
     others = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     eventually(lambda: not query(others))
     assert job.status() is outlive.State.PENDING
-
-
-def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app, query):
-    async def use() -> None:
-        await add.aenqueue(1)
-        assert query(TERMINATE) != []
-        await add.aenqueue(2)
-        await app.connections.aclose()
-
-    asyncio.run(use())
-    assert query("select count(*) from outlive.jobs") == [(2,)]
 
 
 def test_all_idle_connections_broken_at_once_cost_one_repetition(app, query):

@@ -88,11 +88,6 @@ def test_every_option_is_declared(app):
     )
 
 
-def test_arguments_may_be_given_by_position(app):
-    app.schedule(every=60, args=["https://example.org/"])(fetch)
-    assert declared(app).args == b'{"url":"https://example.org/"}'
-
-
 def test_arguments_are_declared_as_the_task_is_annotated(app):
     app.schedule(every=60, args={"line": Line(Decimal("1.50")), "due": date(2030, 1, 31)})(bill)
     assert declared(app).args == b'{"due":"2030-01-31","line":{"price":"1.50"}}'

@@ -1,7 +1,6 @@
 """Enqueuing in the caller's own transaction: the job is committed with it or not at all."""
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +12,6 @@ from psycopg.adapt import PyFormat
 import outlive
 from tests.client.example import add
 
-MANY = 2500
 """More than one statement carries."""
 
 
@@ -24,74 +22,6 @@ def mine(app: outlive.App, database_url: str) -> Iterator[psycopg.Connection[Any
         connection.commit()
         yield connection
         connection.rollback()
-
-
-def in_a_loop(database_url: str, use: Callable[[psycopg.AsyncConnection[Any]], Any], **options: Any) -> None:
-    async def main() -> None:
-        async with await psycopg.AsyncConnection.connect(database_url, **options) as connection:
-            await use(connection)
-            await connection.rollback()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("jobs", [1, MANY])
-@pytest.mark.parametrize("began", [True, False])
-def test_jobs_are_gone_when_the_caller_rolls_back(app, mine, count, jobs, began):
-    if began:
-        mine.execute("insert into mine values (1)")
-    app.enqueue_many((add.job(n) for n in range(jobs)), connection=mine)
-    assert mine.execute("select count(*) from outlive.jobs").fetchone() == (jobs,)
-    assert count() == 0
-    mine.rollback()
-    assert count() == 0
-
-
-@pytest.mark.parametrize("jobs", [1, MANY])
-def test_jobs_are_gone_when_the_caller_s_block_is_left_by_an_exception(app, database_url, count, jobs):
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        with connection.transaction():
-            app.enqueue_many([add.job(1)], connection=connection)
-            with connection.transaction(force_rollback=True):
-                app.enqueue_many((add.job(n) for n in range(jobs)), connection=connection)
-        assert count() == 1
-
-
-def test_many_jobs_on_a_connection_that_commits_each_statement_are_still_all_or_none(app, database_url, count):
-    add.using(dedupe_key="taken").enqueue(0)
-    jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        with pytest.raises(outlive.DuplicateJob):
-            app.enqueue_many(jobs, connection=connection)
-        assert count() == 1
-        app.enqueue_many(jobs[:-1], connection=connection)
-    assert count() == MANY + 1
-
-
-@pytest.mark.parametrize("jobs", [1, MANY])
-def test_an_async_transaction_takes_its_jobs_with_it(app, database_url, count, jobs):
-    async def use(connection: psycopg.AsyncConnection[Any]) -> None:
-        await add.using(connection=connection).aenqueue(1)
-        await connection.commit()
-        await app.aenqueue_many((add.job(n) for n in range(jobs)), connection=connection)
-        await connection.rollback()
-        await app.aenqueue_many((add.job(n) for n in range(jobs)), connection=connection)
-        await connection.commit()
-
-    in_a_loop(database_url, use)
-    assert count() == 1 + jobs
-
-
-def test_many_jobs_of_an_async_connection_that_commits_each_statement_are_all_or_none(app, database_url, count):
-    add.using(dedupe_key="taken").enqueue(0)
-    jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
-
-    async def use(connection: psycopg.AsyncConnection[Any]) -> None:
-        with pytest.raises(outlive.DuplicateJob):
-            await app.aenqueue_many(jobs, connection=connection)
-
-    in_a_loop(database_url, use, autocommit=True)
-    assert count() == 1
 
 
 @pytest.mark.parametrize("factory", [rows.dict_row, rows.namedtuple_row, rows.scalar_row, rows.kwargs_row(dict)])
@@ -118,15 +48,6 @@ def test_the_caller_may_use_the_database_s_settings_and_search_path_as_it_likes(
     add.using(connection=mine, delay=0).enqueue(1)
     mine.commit()
     assert count() == 1
-
-
-def test_a_job_in_a_transaction_always_notifies_when_it_commits(app, mine, database_url):
-    with psycopg.connect(database_url, autocommit=True) as listener:
-        listener.execute("listen outlive")
-        add.using(connection=mine).enqueue(1)
-        assert list(listener.notifies(timeout=0.05)) == []
-        mine.commit()
-        assert len(list(listener.notifies(timeout=10, stop_after=1))) == 1
 
 
 def test_a_transaction_that_has_failed_already_takes_no_job(app, mine):

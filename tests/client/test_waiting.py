@@ -84,29 +84,6 @@ def test_a_client_is_woken_when_its_job_ends(app, queue, threads, kind):
     assert queue.count("awaited") == 0
 
 
-@pytest.mark.parametrize(
-    ("outcome", "evidence"),
-    [(Outcome.FAILED, {"final": True}), (Outcome.CANCELLED, {}), (Outcome.CRASHED, {"signal": "SIGSEGV"})],
-)
-@pytest.mark.usefixtures("no_looks")
-def test_so_it_is_when_the_job_ends_without_a_result(app, queue, threads, outcome, evidence):
-    job = add.using(max_crashes=1).enqueue(1)
-    waits = threads.submit(job.result, 20)
-    awaited(queue)
-    queue.run_job(job.id, outcome, **evidence)
-    with pytest.raises(outlive.JobFailed):
-        waits.result(10)
-
-
-@pytest.mark.usefixtures("no_looks")
-def test_a_retry_wakes_no_client(app, queue, threads):
-    job, waits = start_waiting(threads, queue)
-    queue.run_job(job.id, Outcome.FAILED, after_s=0.0)
-    assert not waits.done()
-    succeed(queue, job)
-    assert waits.result(10) == 42
-
-
 @pytest.mark.usefixtures("no_looks")
 def test_all_that_wait_for_one_job_are_woken(app, queue, threads):
     job, first = start_waiting(threads, queue)

@@ -75,16 +75,7 @@ def test_djangos_own_tests_pass_with_this_backend_in_place_of_its_dummy(empty_da
     """Django's source has tests of its Tasks API, and django-tasks' has none. They are downloaded, and not kept."""
     python = interpreter("3.13")
     words: list[str | Path] = [
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        "django",
-        f"django~={NEWEST}.0",
-        "-d",
-        tmp_path,
+        *("-m", "pip", "download", "-q", "--no-deps", "--no-binary", "django", f"django~={NEWEST}.0", "-d", tmp_path),
     ]
     if subprocess.run([python, *words], capture_output=True, check=False).returncode:
         pytest.skip("the source of Django can't be downloaded here")

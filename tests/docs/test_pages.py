@@ -26,9 +26,7 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/batches.md": {
         "select count(*) from outlive.batch_states where done_at is not null": [3],
         f"{RESULTS} where result is not null order by 1": [
-            "edition 7 has gaps",
-            "edition 8 is out",
-            "edition 9 is out",
+            *("edition 7 has gaps", "edition 8 is out", "edition 9 is out"),
         ],
     },
     "how-to/check-by-hand.md": {},
@@ -36,9 +34,7 @@ RUN: dict[str, dict[str, list[object]]] = {
         "select distinct outlive.state_of(id)::text from outlive.jobs": ["succeeded"],
         f"{RESULTS} where task = 'shop.cheapest' order by 1": ["18", "18", "19"],
         f"{RESULTS} where task = 'shop.announce' order by 1": [
-            "all: 18 cents",
-            "me: 18 cents",
-            "them: all: 18 cents cents",
+            *("all: 18 cents", "me: 18 cents", "them: all: 18 cents cents"),
         ],
     },
     "how-to/limits.md": {
@@ -62,10 +58,7 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/schedules.md": {
         f"{RESULTS} where result is not null limit 1": ["short"],
         "select name from outlive.schedules where paused_at is null order by 1": [
-            "evening report",
-            "hourly",
-            "shop.poll",
-            "shop.report",
+            *("evening report", "hourly", "shop.poll", "shop.report"),
         ],
         "select cron from outlive.schedules where paused_at is not null": ["*/10 * * * *"],
     },

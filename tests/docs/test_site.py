@@ -6,32 +6,6 @@ from tools.docs import checking, hooks
 from tools.docs.__main__ import mkdocs
 
 
-def linked(uri: str, text: str) -> str:
-    return hooks.LINK.sub(lambda found: hooks.link(uri, found), text)
-
-
-def test_a_link_to_a_page_outside_docs_leads_to_its_place_on_the_site():
-    assert linked("how-to/sources.md", "[app](../../examples/coins/README.md)") == "[app](../project/coins.md)"
-    assert linked("index.md", "[map](../ARCHITECTURE.md#words)") == "[map](project/architecture.md#words)"
-    assert linked("project/architecture.md", "[ADR 1](docs/adr/0001-embedded-postgres.md)") == (
-        "[ADR 1](../adr/0001-embedded-postgres.md)"
-    )
-
-
-def test_a_link_to_code_becomes_its_text_and_one_that_leads_nowhere_stays():
-    assert linked("project/architecture.md", "below [src/outlive](src/outlive)") == "below src/outlive"
-    assert linked("how-to/tune.md", "[a](missing.md) [b](https://example.org/)") == (
-        "[a](missing.md) [b](https://example.org/)"
-    )
-
-
-def test_a_list_gets_the_empty_line_and_the_indent_that_markdown_wants():
-    text = "These hold:\n- one\n  - below one\n- two,\ncontinued\n- three\n\n1. first"
-    assert hooks.separate_lists(text) == (
-        "These hold:\n\n- one\n    - below one\n- two,\ncontinued\n- three\n\n1. first"
-    )
-
-
 def test_what_a_browser_would_fetch_from_elsewhere_is_refused():
     page = """<link rel="stylesheet" href="https://example.org/a.css"><script src="//example.org/b.js"></script>
       <img src="c.png"><a href="https://example.org/">d</a>
@@ -51,12 +25,6 @@ def test_a_dead_link_and_a_dead_anchor_fail_the_build(tmp_path):
     assert ran.returncode != 0
     assert "'two.md'" in ran.stderr
     assert "'#three'" in ran.stderr
-
-
-def test_a_link_that_is_not_an_address_is_refused():
-    assert checking.of_page('<a href="https://exa mple">x</a>') != []
-    assert checking.of_page('<a href="https:/example.org">x</a>') != []
-    assert checking.of_page('<a href="https://example.org/x?y#z">x</a>') == []
 
 
 def test_every_folder_of_pages_is_a_section_of_the_site():

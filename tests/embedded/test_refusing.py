@@ -23,13 +23,6 @@ def test_a_symbolic_link_is_refused(base, directory):
     assert stat.S_IMODE(real.stat().st_mode) == 0o755
 
 
-def test_a_dangling_symbolic_link_is_refused_too(base, directory):
-    directory.symlink_to(base / "nowhere")
-    with pytest.raises(EmbeddedError, match="is a symbolic link"):
-        embedded.ensure(directory)
-    assert not (base / "nowhere").exists()
-
-
 @needs_root
 def test_a_directory_of_another_user_is_refused_by_root(directory):
     directory.mkdir()

@@ -66,12 +66,6 @@ def test_a_server_that_was_just_left_starts_again_for_the_next_user(directory, n
         user.kill()
 
 
-def test_releasing_the_only_lease_stops_the_server(directory):
-    embedded.ensure(directory)
-    assert embedded.release(directory, wait_s=2)
-    assert not processes_at(directory)
-
-
 def test_releasing_does_not_stop_the_server_of_others(directory, new_user):
     other = new_user(directory)
     url = other.ensure().url

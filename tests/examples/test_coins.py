@@ -1,6 +1,5 @@
 """The coin example: its prices, also while its workers are killed, and the addresses that it refuses."""
 
-import http.client
 import random
 import socket
 import threading
@@ -8,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
 import outlive
-from coins import catalog, fetching, parsing, site, tasks
+from coins import catalog, fetching, site, tasks
 from outlive import config, store
 from outlive.states import State
 from tests.driving.databases import new_database
@@ -286,57 +284,3 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch):
         query = f"title={intake['title']}&series={intake['series']}&denomination={intake['denomination']}&page=9"
         assert "page 9" in fetching.get(f"http://{place}/search?{query}", allowed=[place])
     assert asked.count("coins.example") == 1
-
-
-def test_a_site_that_asks_for_patience_gets_it():
-    title = next(
-        one["title"] for one in catalog.intakes(200) if site.fault_of("auction", one["title"], 1) == "patience"
-    )
-    with site.serve() as sites:
-        place = sites["auction"].place
-        with pytest.raises(outlive.Retry) as caught:
-            fetching.get(f"http://{place}/search?title={title}&series=x&denomination=y&page=1", allowed=[place])
-    assert caught.value.after == 1.0
-
-
-def test_a_page_that_hangs_does_so_once_its_site_is_up():
-    """Requests that a closed site refuses must not use up its hangs."""
-    title = INTAKES[5]["title"]
-    assert site.fault_of("dealer", title, 1) == "hang"
-
-    def ask(place: str) -> tuple[int, str | None]:
-        client = http.client.HTTPConnection(place, timeout=10)
-        client.request("GET", f"/search?{urlencode({'title': title, 'series': 'x', 'denomination': 'y', 'page': 1})}")
-        answer = client.getresponse()
-        client.close()
-        return answer.status, answer.headers["Content-Length"]
-
-    with site.serve() as sites:
-        dealer = sites["dealer"]
-        dealer.down = True
-        assert [ask(dealer.place)[0] for _ in range(3)] == [503] * 3
-        dealer.down = False
-        assert [ask(dealer.place) for _ in range(site.HANGS)] == [(200, None)] * site.HANGS
-        status, length = ask(dealer.place)
-        assert (status, length is None) == (200, False)
-
-
-def test_a_page_that_is_written_badly_is_read_all_the_same():
-    title = next(one["title"] for one in INTAKES if site.fault_of("shop", one["title"], 1) == "malformed")
-    with site.serve() as sites:
-        place = sites["shop"].place
-        url = f"http://{place}/search?title={title}&series=Morgan&denomination=dollar&page=1"
-        html = fetching.get(url, allowed=[place])
-    page = parsing.parse(html, url=url)
-    [first, *_] = shown = catalog.pages("shop", title, "Morgan", "dollar")
-    assert "</ul>" in html
-    assert "</li>" not in html
-    assert [(one.title, one.cents, one.day) for one in page.offers] == [
-        (one.title, one.cents, one.day) for one in first
-    ]
-    assert page.last == len(shown)
-
-
-def test_a_page_of_nonsense_has_no_offers():
-    for html in ("", "\0", "<li class=offer>", "<" * 10_000, '<nav data-pages="many">'):
-        assert parsing.parse(html, url="http://coins.example/") == parsing.Page([], 1)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -113,19 +112,6 @@ def test_each_test_has_its_own_database(outlive_jobs, number):
     with psycopg.connect(outlive_jobs.url) as connection:
         assert connection.execute("select id from orders").fetchall() == [(number,)]
 """
-
-
-def run_pytest(folder: Path, *words: str, **environ: str) -> str:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLIVE_", "PYTEST_"))}
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, *words, str(folder)],
-        cwd=folder,
-        env={**ours, "PYTHONPATH": str(ROOT / "src"), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return ran.stdout + ran.stderr
 
 
 def test_the_plugin_imports_no_driver_before_a_fixture_is_used():

@@ -19,33 +19,21 @@ def batched(database_url: str) -> Iterator[None]:
         yield
 
 
-def test_jobs_add_to_their_own_batch_while_it_runs(start, queue):
-    with app.batch("tree", **callbacks()) as batch:
-        spread.using(batch=batch).enqueue(3)
-    start(target=TARGET)
-    assert batch.wait(timeout=30) == BatchCounts(15, 15, 0, 0, 0, 0, True)
-    eventually(lambda: calls(queue) == [("done", 1, 1), ("success", 1, 1)], what="the callbacks run")
-
-
-def test_a_job_adds_to_its_batch_and_ends_in_its_own_transaction(start, database_url):
-    with app.batch("payments") as batch:
-        pay.using(batch=batch).enqueue(database_url)
-    start(target=TARGET)
-    assert batch.wait(timeout=30).succeeded == 2
-
-
-def test_a_job_knows_its_batch(start):
-    start(target=TARGET)
+def test_jobs_know_their_batch_add_to_it_while_it_runs_and_open_others(start, queue, database_url):
+    with app.batch("tree", **callbacks()) as tree:
+        spread.using(batch=tree).enqueue(3)
+    with app.batch("payments") as payments:
+        pay.using(batch=payments).enqueue(database_url)  # It adds to its batch, and ends in its own transaction.
     with app.batch("one") as batch:
         inside = own_batch.using(batch=batch).enqueue()
+    start(target=TARGET)
+    assert tree.wait(timeout=30) == BatchCounts(15, 15, 0, 0, 0, 0, True)
+    eventually(lambda: calls(queue) == [("done", 1, 1), ("success", 1, 1)], what="the callbacks run")
+    assert payments.wait(timeout=30).succeeded == 2
     assert inside.result(timeout=20) == str(batch.id)
     assert own_batch.enqueue().result(timeout=20) == "None"
-
-
-def test_a_job_opens_a_batch_of_its_own(start):
-    start(target=TARGET)
-    inside = app.get_batch(UUID(fill_a_batch.enqueue().result(timeout=20)))
-    assert inside.wait(timeout=20).succeeded == 1
+    opened = app.get_batch(UUID(fill_a_batch.enqueue().result(timeout=20)))
+    assert opened.wait(timeout=20).succeeded == 1
 
 
 def test_a_job_that_kills_its_process_ends_its_batch_without_success(start, queue):

@@ -197,15 +197,7 @@ def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_pr
     group.limit(115)  # Little enough for the supervisor to be worse than the job by the kernel's measure.
     container = (
         *group.within,
-        "choom",
-        "-n",
-        "1000",
-        "--",
-        "unshare",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
+        *("choom", "-n", "1000", "--", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
     )
     poison = faults.eat_without_limit.using(max_losses=2).enqueue(oom_score=500)
     well = [faults.add.enqueue(n, n) for n in range(50)]

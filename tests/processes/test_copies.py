@@ -2,7 +2,7 @@
 
 import pytest
 
-from outlive.states import Outcome, State
+from outlive.states import State
 from tests import faults
 from tests.driving.jobs import attempts, finished
 
@@ -20,6 +20,7 @@ def test_a_forked_copy_answers_for_no_job(start, queue, task):
     found = queue.execute("select count(*) from outlive.progress where current = 99").fetchone()
     assert found == (0,), "a copy reported progress"
     assert queue.execute("select from outlive.jobs where dedupe_key is not null").fetchall() == []
+    assert "ValueError: only a copy" in (attempts(queue, jobs["raises"])[0].output or "")
 
 
 @pytest.mark.fault(59)
@@ -28,19 +29,6 @@ def test_a_copy_in_a_warm_child_costs_the_next_job_nothing(start, queue):
     seen = [faults.fork_warm.enqueue(how).result(timeout=20) for how in CODES]
     assert [code for code, _ in seen] == list(CODES.values())
     assert len({pid for _, pid in seen}) == 1, "the process was not trusted any more"
-
-
-def test_an_exception_in_a_forked_copy_is_in_the_output_of_its_job(start, queue):
-    start(slots=1)
-    job = faults.fork_fresh.enqueue("raises")
-    assert finished(job) is State.SUCCEEDED
-    (only,) = attempts(queue, job)
-    assert only.outcome is Outcome.SUCCEEDED
-    assert "ValueError: only a copy" in (only.output or "")
-
-
-def test_a_process_of_a_pool_is_told_that_only_the_job_may_report(start):
-    start(slots=1)
     assert "the job's own process" in faults.use_a_pool.enqueue().result(timeout=30)
 
 

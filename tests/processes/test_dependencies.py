@@ -36,8 +36,16 @@ def linked_app(database_url: str) -> Iterator[None]:
     app.configure(None)
 
 
-def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start):
+def test_jobs_get_the_results_of_those_that_they_wait_for_in_their_order(start, queue, database_url):
+    first, second, third = outlive.chain(number.job(1), total.job(), total.using(after=number.enqueue(5)).job())
+    assert [job.status() for job in (first, second, third)] == [State.PENDING, State.BLOCKED, State.BLOCKED]
     start(target=TARGET)
+    assert (first.result(timeout=30), second.result(timeout=30), third.result(timeout=30)) == (1, 1, 6)
+    group = outlive.group(number.job(n) for n in range(100))
+    assert group.then(total.job()).result(timeout=30) == sum(range(100))
+    assert [job.result() for job in group] == list(range(100))
+    own = complete_in_own_transaction.using(after=[number.enqueue(2), number.enqueue(3)]).enqueue(database_url)
+    assert total.using(after=own).enqueue().result(timeout=30) == 5
     needed = [number.enqueue(3), fail.enqueue(), number.enqueue(1), number.enqueue(2)]
     job = inputs.using(after=[*needed, needed[0]], on_failure="proceed").enqueue()
     assert job.result(timeout=30) == [3, None, 1, 2, 3]
@@ -55,14 +63,6 @@ def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start)
     job = needed.then(lengths.job())
     assert job.result(timeout=60) == [int(size * 500_000) for size in sizes]
     assert worker.peak_bytes() < MOST_BYTES
-
-
-def test_a_chain_runs_one_job_after_the_other(start):
-    first, second, third = outlive.chain(number.job(1), total.job(), total.using(after=number.enqueue(5)).job())
-    assert [job.status() for job in (first, second, third)] == [State.PENDING, State.BLOCKED, State.BLOCKED]
-    start(target=TARGET)
-    assert third.result(timeout=30) == 6
-    assert (first.result(), second.result()) == (1, 1)
 
 
 @pytest.mark.long
@@ -85,42 +85,21 @@ def test_a_failed_job_with_50_000_dependents_holds_up_no_other_job(start, queue,
     assert worst_s < 2
 
 
-def test_a_group_and_then_one_more(start):
-    start(target=TARGET)
-    group = outlive.group(number.job(n) for n in range(100))
-    assert group.then(total.job()).result(timeout=30) == sum(range(100))
-    assert [job.result() for job in group] == list(range(100))
-
-
-def test_spawned_jobs_wait_for_each_other(start, queue):
+def test_jobs_may_spawn_and_enqueue_chains_and_fail_for_good_with_one_that_is_refused(start, queue):
     start(target=TARGET)
     spawn_a_chain.enqueue(20).result(timeout=30)
     result = (
         "select a.result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like '%%total'"
     )
     assert eventually(lambda: queue.execute(result).fetchall()) == [(41,)]
-
-
-def test_a_spawned_job_that_is_refused_fails_the_job_for_good_with_the_reason(start):
-    start(target=TARGET)
     with pytest.raises(outlive.JobFailed) as failed:
         spawn_in_the_wrong_order.enqueue().result(timeout=30)
     assert failed.value.attempt is not None
     error = str(failed.value.attempt.error)
     assert error.startswith("a job that it spawns can't be enqueued: job ")
     assert error.endswith("a job can only wait for jobs that exist or come before it in the same call")
-
-
-def test_a_job_may_enqueue_a_chain(start):
-    start(target=TARGET)
     last = enqueue_a_chain.enqueue(7).result(timeout=30)
     assert app.get_job(UUID(last)).result(timeout=30) == 7
-
-
-def test_a_job_that_ends_in_its_own_transaction_has_inputs_and_releases_others(start, database_url):
-    start(target=TARGET)
-    job = complete_in_own_transaction.using(after=[number.enqueue(2), number.enqueue(3)]).enqueue(database_url)
-    assert total.using(after=job).enqueue().result(timeout=30) == 5
 
 
 def test_a_diamond_is_finished_whichever_worker_is_killed(start, tmp_path):

@@ -69,24 +69,13 @@ def last(queue: Queue, job: UUID) -> tuple[Outcome, str | None]:
     return attempt.outcome, attempt.error
 
 
-def test_an_end_that_waits_is_written(queue, goodbye):
-    job = running(queue)
-    goodbye(lambda has: has.outbox.put(Ended(job.token)))
-    assert queue.state_of(job.id) is State.SUCCEEDED
-
-
-def test_an_end_is_written_with_its_records(queue, goodbye):
-    job = running(queue)
+def test_an_end_that_waits_is_written_with_its_records_and_one_that_the_database_refuses_is_a_failure(queue, goodbye):
+    kept, refused = running(queue), running(queue)
     records = b'[{"scope": "prices", "key": "k", "data": 1, "strength": 1}]'
-    goodbye(lambda has: has.outbox.put(Ended(job.token, records=records)))
-    assert queue.state_of(job.id) is State.SUCCEEDED
-    assert queue.value("select job_id from outlive.records") == job.id
-
-
-def test_an_end_that_the_database_refuses_is_a_failure(queue, goodbye):
-    job = running(queue)
-    goodbye(lambda has: has.outbox.put(Ended(job.token, records=b"[1]")))
-    assert queue.state_of(job.id) is State.FAILED
+    ends = [Ended(kept.token, records=records), Ended(refused.token, records=b"[1]")]
+    goodbye(lambda has: [has.outbox.put(end) for end in ends])
+    assert [queue.state_of(job.id) for job in (kept, refused)] == [State.SUCCEEDED, State.FAILED]
+    assert queue.values("select job_id from outlive.records") == [kept.id]
 
 
 def test_an_end_that_waits_for_progress_is_written_with_it(queue, goodbye):

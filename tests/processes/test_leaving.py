@@ -103,11 +103,7 @@ def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start, tmp_path
     become_root.chmod(0o4755)
     rights = "+dac_read_search,+dac_override"
     unprivileged = [
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        f"--inh-caps={rights}",
-        f"--ambient-caps={rights}",
+        *("--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={rights}", f"--ambient-caps={rights}"),
     ]
     worker = start(slots=1, within=[setpriv, *unprivileged])
     pid = faults.leave_a_process_of_roots.enqueue(str(become_root)).result(timeout=20)

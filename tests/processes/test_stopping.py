@@ -119,15 +119,3 @@ def test_a_worker_with_many_jobs_ahead_stops_soon_and_gives_them_all_back(start,
     assert worker.process.wait(10) == 0
     assert queue.value(ahead) == 0
     assert "does not answer" not in worker.log()
-
-
-def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usual(start, tmp_path):
-    marker = tmp_path / "importing"
-    (tmp_path / "slow.py").write_text(
-        f"import pathlib, time, outlive\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(60)\napp = outlive.App()\n"
-    )
-    worker = start(target="slow:app", folder=tmp_path, wait=False)
-    eventually(marker.exists, within_s=30)
-    for pid in [*worker.tree(), worker.pid]:
-        linux.kill(pid, signal.SIGTERM)
-    assert worker.process.wait(20) == 0

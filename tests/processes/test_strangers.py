@@ -9,11 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from outlive import Job, store
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import Queue
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -50,40 +48,19 @@ def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(start
     assert [one.outcome for one in attempts(queue, bringing)] == [Outcome.RELEASED]
 
 
-def spoil_one_of_five(queue: Queue, change: str, *values: object) -> tuple[Job[int], list[Job[int]]]:
-    """Enqueue five jobs, and change the first one in the database before a worker can claim it."""
-    queue.run(store.pause_queue("default"))
-    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
-    queue.execute(f"{change} where id = %s".encode(), [*values, bad.id])
-    queue.run(store.resume_queue("default"))
-    return bad, good
-
-
-def test_options_that_cannot_be_read_cost_their_job_and_no_other(start, queue):
-    bad, good = spoil_one_of_five(queue, "update outlive.jobs set options = %s", '{"timeout_s": "10m"}')
-    start()
-    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
-    assert finished(bad) is State.FAILED
-    (only,) = attempts(queue, bad)
-    assert "its options can't be read" in (only.error or "")
-
-
-def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(start, queue):
-    deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
-    bad, good = spoil_one_of_five(queue, "update outlive.jobs set options = %s", deep)
-    start()
-    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
-    assert finished(bad) is State.FAILED
-
-
 @pytest.mark.fault(54)
-def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start, queue):
-    bad, good = spoil_one_of_five(queue, "update outlive.waiting set ready_at = '0044-03-15 BC'")
+def test_options_and_rows_that_cannot_be_read_cost_their_job_and_no_other(start, queue):
+    deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
+    bad, deep_one, old, *good = [faults.add.enqueue(n, n) for n in range(7)]
+    for job, options in ((bad, '{"timeout_s": "10m"}'), (deep_one, deep)):
+        queue.execute("update outlive.jobs set options = %s where id = %s", [options, job.id])
+    queue.execute("update outlive.waiting set ready_at = '0044-03-15 BC' where id = %s", [old.id])
     start()
-    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
-    assert finished(bad) is State.FAILED
-    (only,) = attempts(queue, bad)
-    assert "its row can't be read" in (only.error or "")
+    assert [job.result(timeout=20) for job in good] == [6, 8, 10, 12]
+    for job, error in ((bad, "its options can't be read"), (deep_one, ""), (old, "its row can't be read")):
+        assert finished(job) is State.FAILED
+        (only,) = attempts(queue, job)
+        assert error in (only.error or "")
     assert faults.add.enqueue(4, 4).result(timeout=20) == 8
 
 

@@ -28,8 +28,10 @@ class Ring:
         return answer
 
     def waits(self) -> bool:
-        query = "select cardinality(pg_blocking_pids(%s)) > 0"
-        return self.watcher.execute(query, [self.second.info.backend_pid]).fetchone() == (True,)
+        """Whether the second session waits for a lock, or sleeps before it looks at one again."""
+        query = """select cardinality(pg_blocking_pids(pid)) > 0 or wait_event = 'PgSleep'
+          from pg_stat_activity where pid = %s"""
+        return self.watcher.value(query, self.second.info.backend_pid) is True
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Batches in the database: what is counted, when a batch is done, and which callbacks that enqueues."""
 
 import os
-import threading
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,9 +12,11 @@ from outlive import db, store
 from outlive.errors import BadArguments
 from outlive.model import BatchCounts, Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.driving.making import WORKER, Connect, Queue, request
+from tests.driving.making import WORKER, Queue, request
 from tests.store.acting import Place, bring, complete, fire
-from tests.waiting import eventually
+from tests.store.ring import ring
+
+__all__ = ["ring"]
 
 CALLED = "select task from outlive.jobs where id in (select job from outlive.callbacks) order by task"
 EVENTS = ("success", "failure", "done")
@@ -70,14 +70,6 @@ def test_a_batch_is_done_when_it_is_closed_and_its_last_job_has_ended(queue):
     assert queue.values(CALLED) == ["done", "success"]
 
 
-def test_a_batch_whose_jobs_have_all_ended_is_done_when_it_is_closed(queue):
-    batch = open_batch(queue, *EVENTS)
-    add(queue, batch, 3)
-    drain(queue)
-    close(queue, batch)
-    assert queue.values(CALLED) == ["done", "success"]
-
-
 def test_an_empty_batch_has_succeeded_when_it_is_closed(queue):
     batch = open_batch(queue, *EVENTS)
     close(queue, batch)
@@ -124,14 +116,6 @@ def test_no_callback_is_enqueued_twice_even_if_its_job_is_pruned(queue):
     drain(queue, Outcome.FAILED)
     assert counts(queue, batch).done
     assert queue.values(CALLED) == []
-
-
-def test_cancelling_a_quarantined_job_counts_it_as_cancelled(queue):
-    batch = open_batch(queue)
-    scene = bring(queue, Place.QUARANTINED, links=in_batch(batch))
-    close(queue, batch)
-    fire(queue, "cancel", scene)
-    assert counts(queue, batch) == BatchCounts(1, 0, 0, 1, 0, 0, True)
 
 
 def test_only_jobs_that_were_made_are_counted(queue):
@@ -218,11 +202,6 @@ def test_a_job_is_the_callback_of_one_event_only(queue):
     both = request("report")
     with pytest.raises(psycopg.Error, match=f"job {both.id} is a callback already"):
         queue.run(store.open_batch(new_job_id(), "import", on_success=both, on_done=both))
-
-
-def test_the_trial_of_a_callback_leaves_nothing_behind(queue):
-    open_batch(queue, *EVENTS)
-    assert queue.count("jobs") == queue.count("waiting") == 0
 
 
 def test_cancelling_goes_through_all_jobs_of_a_batch_in_pieces(queue):
@@ -352,78 +331,47 @@ def test_a_batch_that_takes_no_more_jobs_refuses_one_that_would_replace_another(
 # Several sessions at once
 
 
-@pytest.fixture
-def other(connect: Connect) -> Iterator[Queue]:
-    connection = connect()
-    yield connection
-    connection.close()
-
-
-def blocked(queue: Queue) -> bool:
-    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    return bool(queue.value(waiting))
-
-
-def test_closing_waits_for_a_transaction_that_adds_jobs_and_counts_them(queue, other):
+def test_closing_waits_for_a_transaction_that_adds_jobs_and_counts_them(queue, ring):
     batch = open_batch(queue, "done")
-    with other.transaction():
-        add(other, batch, 2)
+    with ring.first.transaction():
+        add(ring.first, batch, 2)
         add(queue, batch)
         drain(queue)  # Neither those that add jobs wait for each other, nor do ends.
-        closing = threading.Thread(target=lambda: in_thread(other.info.dsn, batch))
-        closing.start()
-        eventually(lambda: blocked(queue), what="it waits")
-    closing.join()
+        closing = ring.start(lambda second: close(second, batch))
+        assert not closing.done()
+    closing.result(timeout=10)
     assert counts(queue, batch) == BatchCounts(3, 1, 0, 0, 0, 2, False)
     drain(queue)
     assert queue.values(CALLED) == ["done"]
 
 
-def in_thread(dsn: str, batch: UUID) -> None:
-    with Queue.at(dsn) as mine:
-        close(mine, batch)
-
-
-def test_a_job_that_is_added_while_another_transaction_closes_is_counted_once(queue, other):
+def test_a_job_that_is_added_while_another_transaction_closes_is_counted_once(queue, ring):
     batch = open_batch(queue)
     add(queue, batch)
-    adding: list[UUID] = []
-    with other.transaction():
-        close(other, batch)
-        thread = threading.Thread(target=lambda: adding.extend(added_in_thread(other.info.dsn, batch)))
-        thread.start()
-        eventually(lambda: blocked(queue), what="it waits")
-    thread.join()
-    assert len(adding) == 2
+    with ring.first.transaction():
+        close(ring.first, batch)
+        adding = ring.start(lambda second: add(second, batch, 2))
+        assert not adding.done()
+    assert len(adding.result(timeout=10)) == 2
     assert counts(queue, batch).jobs == 3
 
 
-def added_in_thread(dsn: str, batch: UUID) -> list[UUID]:
-    with Queue.at(dsn) as mine:
-        return add(mine, batch, 2)
-
-
-def test_two_last_jobs_that_end_at_once_call_back_once(queue, other):
+def test_two_last_jobs_that_end_at_once_call_back_once(queue, ring):
     batch = open_batch(queue, *EVENTS)
     add(queue, batch, 2)
     close(queue, batch)
     first, second = queue.claim()
-    with other.transaction():
-        complete(other, WORKER, first.token)
-        thread = threading.Thread(target=lambda: complete_in_thread(other.info.dsn, second.token))
-        thread.start()
-        eventually(lambda: blocked(queue), what="it waits")
-    thread.join()
+    with ring.first.transaction():
+        complete(ring.first, WORKER, first.token)
+        ending = ring.start(lambda session: complete(session, WORKER, second.token))
+        assert not ending.done()
+    ending.result(timeout=10)
     assert counts(queue, batch) == BatchCounts(2, 2, 0, 0, 0, 0, True)
     assert queue.values(CALLED) == ["done", "success"]
 
 
-def complete_in_thread(dsn: str, token: int) -> None:
-    with Queue.at(dsn) as mine:
-        complete(mine, WORKER, token)
-
-
-def test_a_batch_that_another_transaction_has_locked_holds_up_only_its_own_jobs(queue, other):
+def test_a_batch_that_another_transaction_has_locked_holds_up_only_its_own_jobs(queue, connect):
+    other = connect()
     batch = open_batch(queue)
     add(queue, batch)
     queue.make_many(1)
@@ -435,7 +383,8 @@ def test_a_batch_that_another_transaction_has_locked_holds_up_only_its_own_jobs(
         assert queue.run(store.locked_ends(WORKER, tokens)) == set(tokens[:1])
 
 
-def test_a_transaction_with_an_old_snapshot_cannot_close_a_batch(queue, other):
+def test_a_transaction_with_an_old_snapshot_cannot_close_a_batch(queue, connect):
+    other = connect()
     other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     with other.transaction():
         batch = open_batch(queue)  # Before the other one takes its snapshot.
@@ -449,17 +398,6 @@ def test_a_transaction_with_an_old_snapshot_cannot_close_a_batch(queue, other):
             add(other, mine)
         close(other, mine)
     assert counts(queue, mine).jobs == 1
-
-
-@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
-def test_ends_without_a_batch_under_way_look_at_one_index(queue, state):
-    close(queue, open_batch(queue))
-    [job] = queue.make_many(1)
-    reads = "select sum(idx_scan + seq_scan) from pg_stat_xact_user_tables where relname = 'jobs'"
-    with queue.transaction():
-        before = queue.value(reads)
-        queue.execute("select outlive.follow_up(%s, %s)", [[job], [str(state)]])
-        assert queue.value(reads) == before
 
 
 def test_the_batches_of_ended_jobs_are_looked_up_by_the_jobs_whatever_the_statistics_say(queue):

@@ -1,11 +1,13 @@
-"""Counts: exact while they are small, estimated from a sample when they are not."""
+"""Counts: exact while they are small, estimated from a sample when they are not; and by minute, for the charts."""
+
+from datetime import timedelta
 
 import pytest
 
 from outlive import store
 from outlive.states import Outcome
 from tests.driving.commands import Cli
-from tests.driving.making import Queue
+from tests.driving.making import NOON, Queue
 
 JOBS = """
 insert into outlive.jobs (id, task, queue, args, priority, ready_at, created_at)
@@ -116,3 +118,24 @@ def test_rates_are_those_of_the_last_minute(queue):
     for _ in range(6):
         queue.make_finished()
     assert queue.run(store.rates()) == {"succeeded": pytest.approx(0.1)}
+
+
+MINUTE = NOON - timedelta(minutes=1)
+ENDS_OF_A_MINUTE = b"""
+insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+select gen_random_uuid(), 1, n * %(apart)s, 'succeeded', 'succeeded',
+  %(minute)s::timestamptz + %(within_s)s * interval '1 second' * n / %(ends)s, 0, 0, 0
+from generate_series(1, %(ends)s) n
+"""
+
+
+@pytest.mark.parametrize("apart", [1, 2])
+@pytest.mark.parametrize("within_s", [0, 18, 59])
+@pytest.mark.parametrize("ends", [1, 499, 533, 20_000])
+def test_the_ends_of_a_minute_are_counted_or_estimated_however_they_are_spread(queue, ends, within_s, apart):
+    """Every token is that of such an end, or every second one: the attempts between them end otherwise."""
+    queue.execute(ENDS_OF_A_MINUTE, {"minute": MINUTE, "ends": ends, "within_s": within_s, "apart": apart})
+    queue.set_now()
+    found = queue.run(store.ends_by_minute(minutes=2))
+    assert found[MINUTE]["succeeded"] == (ends if ends < 500 else pytest.approx(ends, rel=0.01))
+    assert [counts for minute, counts in found.items() if minute != MINUTE] == [{}, {}]

@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs: when they are released, cancelled or stay blocked, and that no release is lost."""
+"""Jobs that wait for other jobs: what the end of one does to those that wait for it."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -57,15 +57,6 @@ def test_a_job_waits_until_the_last_of_the_jobs_that_it_needs_has_succeeded(queu
     queue.run_job(job)
     assert queue.state_of(job) is State.SUCCEEDED
     assert queue.count("dependencies") == 0
-
-
-def test_a_job_that_is_needed_may_fail_and_succeed_later(queue):
-    needed = queue.make()
-    job = make_after(queue, needed)
-    queue.run_job(needed, Outcome.FAILED, after_s=0.0)
-    assert (queue.state_of(needed), queue.state_of(job)) == (State.RETRYABLE, State.BLOCKED)
-    queue.run_job(needed)
-    assert queue.state_of(job) is State.PENDING
 
 
 BADLY = ("failed", "cancelled", "quarantined")
@@ -132,14 +123,6 @@ def test_a_job_is_held_since_the_one_that_it_needs_has_failed(queue):
     assert queue.row_of(job)["held_since"] == failed_at
 
 
-def test_a_job_that_is_needed_and_in_quarantine_may_be_released_and_succeed(queue):
-    needed = queue.make_quarantined()
-    job = make_after(queue, needed)
-    queue.run(store.release([needed]))
-    queue.run_job(needed)
-    assert queue.state_of(job) is State.PENDING
-
-
 def test_a_cancelled_job_cancels_those_that_wait_for_it_by_the_same_rules(queue):
     top = queue.make()
     middle = make_after(queue, top, on_failure="cancel", dedupe_key="middle")
@@ -167,15 +150,6 @@ def test_whatever_ends_a_job_releases_those_that_wait_for_it(queue, event):
             queue.execute("select outlive.complete_with_records(%s, %s)", [token, WORKER])
         case "cancel":
             queue.run(store.cancel([needed]))
-    assert queue.state_of(job) is State.PENDING
-
-
-def test_a_job_that_is_caught_before_it_starts_counts_as_failed(queue):
-    needed = queue.make(options={"max_crashes": 2})
-    job = make_after(queue, needed, on_failure="proceed")
-    queue.run_job(needed, Outcome.CRASHED, after_s=0.0)
-    queue.execute("""update outlive.jobs set options = '{"max_crashes": 1}' where id = %s""", [needed])
-    assert queue.run(store.quarantine_killers()) == [needed]
     assert queue.state_of(job) is State.PENDING
 
 
@@ -250,18 +224,6 @@ def test_links_that_make_no_sense_are_refused(queue):
     assert queue.count("jobs") == 1
 
 
-def test_no_jobs_to_wait_for_is_like_none(queue):
-    job = make_after(queue)
-    assert queue.state_of(job) is State.PENDING
-
-
-def test_a_job_may_name_another_twice(queue):
-    needed = queue.make()
-    job = make_after(queue, needed, needed)
-    queue.run_job(needed)
-    assert queue.state_of(job) is State.PENDING
-
-
 def test_repeating_an_enqueue_adds_no_dependency(queue):
     needed = queue.make()
     batch = [waiting_for(needed), waiting_for(needed)]
@@ -280,21 +242,6 @@ def test_instead_of_a_job_that_is_not_made_the_one_with_its_dedupe_key_is_waited
     assert queue.value("select after from outlive.jobs where id = %s", job.id) == [there]
     queue.run_job(there)
     assert queue.state_of(job.id) is State.PENDING
-
-
-def test_a_job_that_is_not_made_waits_for_nothing(queue):
-    needed, there = queue.make(), queue.make(dedupe_key="a")
-    assert make_after(queue, needed, dedupe_key="a") == there
-    assert queue.count("dependencies") == 0
-
-
-def test_a_job_may_wait_for_what_has_succeeded(queue):
-    done, needed = queue.make_finished(), queue.make()
-    assert queue.state_of(make_after(queue, done)) is State.PENDING
-    job = make_after(queue, done, needed)
-    assert details_of(queue, job) == "waits for 1 job"
-    queue.run_job(needed)
-    assert queue.state_of(job) is State.PENDING
 
 
 def test_a_job_that_is_cancelled_at_once_cancels_those_of_the_same_call(queue):
@@ -333,44 +280,6 @@ def test_spawned_jobs_may_wait_for_each_other_and_for_the_job_that_spawns_them(q
 # Operators
 
 
-def test_an_operator_releases_a_job_whatever_it_waits_for(queue):
-    first, second = queue.make_many(2)
-    job = make_after(queue, first, second)
-    [change] = queue.run(store.release([job]))
-    assert (change.state, change.changed) == ("pending", True)
-    claimed = queue.claim_job(job)
-    queue.run_job(first)
-    queue.run_job(second)
-    assert queue.state_of(job) is State.RUNNING
-    queue.end(Ended(claimed.token))
-    assert queue.state_of(job) is State.SUCCEEDED
-
-
-def test_an_operator_cancels_a_job_that_waits_and_retries_it(queue):
-    needed = queue.make()
-    job = make_after(queue, needed)
-    queue.run(store.cancel([job]))
-    assert queue.state_of(job) is State.CANCELLED
-    assert queue.count("dependencies") == 0
-    queue.run_job(needed)
-    queue.run(store.retry([job]))
-    assert queue.state_of(job) is State.PENDING
-
-
-def test_a_job_that_waits_can_be_neither_blocked_nor_retried(queue):
-    job = make_after(queue, queue.make())
-    for verb in (store.retry([job]), store.block([job], "no")):
-        [change] = queue.run(verb)
-        assert (change.state, change.changed) == ("blocked", False)
-    assert queue.values("select why from outlive.held") == ["dependent"]
-
-
-def test_a_job_with_the_same_dedupe_key_replaces_one_that_waits(queue):
-    job = make_after(queue, queue.make(), dedupe_key="a")
-    other = queue.make(dedupe_key="a", on_conflict="replace")
-    assert [queue.state_of(one) for one in (job, other)] == [State.CANCELLED, State.PENDING]
-
-
 def test_a_job_that_waits_counts_as_blocked(queue):
     job = make_after(queue, queue.make())
     assert queue.run(store.find_jobs(store.JobFilter(states=(State.BLOCKED,)), limit=10)).ids == [job]
@@ -401,3 +310,65 @@ def test_pruning_a_job_in_quarantine_forgets_what_it_waited_for(queue):
     assert queue.run(store.prune_jobs([job, needed])) == 1
     assert queue.run(store.prune_jobs([needed])) == 1
     assert queue.count("dependencies") == 0
+
+
+def replace(connection: Queue, **wanted: Any) -> UUID:
+    return connection.make(dedupe_key="home", on_conflict="replace", **wanted)
+
+
+@pytest.mark.parametrize("on_failure", ["block", "proceed", "cancel"])
+def test_jobs_that_wait_for_a_replaced_job_wait_for_the_new_one_and_get_its_result(queue, on_failure):
+    old = queue.make(dedupe_key="home")
+    job = make_after(queue, old, on_failure=on_failure, queue="other")
+    new = replace(queue)
+    assert (queue.state_of(old), queue.state_of(job)) == (State.CANCELLED, State.BLOCKED)
+    assert queue.values("select error from outlive.attempts") == [f"replaced by job {new}, which has its dedupe key"]
+    queue.end(Ended(queue.claim_job(new).token, result=b"42"))
+    assert queue.state_of(job) is State.PENDING
+    assert queue.values("select after[1] from outlive.jobs where id = %s", job) == [new]
+    assert_sound(queue)
+
+
+def test_the_failure_of_the_new_job_counts_for_jobs_that_waited_for_the_old_one(queue):
+    old = queue.make(dedupe_key="home")
+    stays, goes = (make_after(queue, old, on_failure=one) for one in ("block", "cancel"))
+    new = replace(queue)
+    queue.end(Ended(queue.claim_job(new).token, Outcome.FAILED, final=True))
+    assert f"job {new} failed" in details_of(queue, stays)
+    assert queue.state_of(goes) is State.CANCELLED
+    assert_sound(queue)
+
+
+def test_a_job_for_which_the_new_one_waits_is_not_taken_along(queue):
+    """Otherwise each of the two would wait for the other."""
+    old = queue.make(dedupe_key="home")
+    between = make_after(queue, old)
+    other = make_after(queue, old, on_failure="proceed")
+    below = make_after(queue, between)
+    new = waiting_for(below, dedupe_key="home", on_conflict="replace")
+    queue.enqueue([new])
+    assert "was cancelled" in details_of(queue, between)
+    queue.run(store.release([between]))
+    for one in (between, below, new.id, other):
+        queue.end(Ended(queue.claim_job(one).token))
+    assert_sound(queue)
+
+
+def test_a_new_job_that_is_cancelled_at_once_is_followed_up(queue):
+    failed = queue.make_finished(Outcome.FAILED)
+    old = queue.make(dedupe_key="home")
+    job = make_after(queue, old, on_failure="cancel")
+    new = waiting_for(failed, on_failure="cancel", dedupe_key="home", on_conflict="replace")
+    queue.enqueue([new])
+    queue.follow()
+    assert (queue.state_of(new.id), queue.state_of(job)) == (State.CANCELLED, State.CANCELLED)
+    assert_sound(queue)
+
+
+def test_a_job_of_the_same_call_that_names_the_replaced_one_is_told(queue):
+    old = queue.make(dedupe_key="home")
+    new = request(dedupe_key="home", on_conflict="replace")
+    job = waiting_for(old, new.id)
+    queue.enqueue([new, job])
+    assert f"job {old} was cancelled" in details_of(queue, job.id)
+    assert_sound(queue)

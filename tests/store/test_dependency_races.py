@@ -138,16 +138,6 @@ def test_a_job_is_not_pruned_while_an_enqueue_that_needs_it_is_open(ring):
     assert ring.watcher.state_of(needed) is State.SUCCEEDED
 
 
-def test_a_failed_job_that_is_retried_before_the_enqueue_commits_releases_it_by_its_success(ring):
-    needed = ring.watcher.make_finished(Outcome.FAILED)
-    with ring.first.transaction():
-        job = make_after(ring.first, needed)
-        ring.second.run(store.retry([needed]))
-        succeed(ring.second, ring.second.claim_job(needed).token)
-    ring.watcher.follow()
-    assert ring.watcher.state_of(job) is State.PENDING
-
-
 def test_a_failed_job_that_is_retried_and_succeeds_while_the_enqueue_commits_is_noticed_by_the_reaper(ring):
     needed = ring.watcher.make_finished(Outcome.FAILED)
     with ring.first.transaction():

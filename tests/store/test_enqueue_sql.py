@@ -53,16 +53,6 @@ def test_an_object_is_enqueued_with_the_defaults_of_a_job(queue):
     assert queue.state_of(job) is State.PENDING
 
 
-def test_an_array_is_enqueued_as_it_is(queue):
-    asked(queue, """'task', '[1, "two"]'""")
-    assert queue.value("select args from outlive.jobs") == [1, "two"]
-
-
-def test_a_task_without_arguments_is_enqueued_with_none(queue):
-    asked(queue, "'task'")
-    assert queue.value("select args from outlive.jobs") == {}
-
-
 def test_queue_and_source_are_those_of_the_job_or_else_of_its_task(queue):
     queue.execute(
         "insert into outlive.tasks values ('task', 'slow', 'shop', 5, 3, 3, 'retry', 'job', '{60}', outlive.now())"
@@ -86,12 +76,6 @@ def test_a_job_is_ready_when_it_was_asked_to_be(queue):
     expected = {job: NOON + timedelta(seconds=later_s) for job, later_s in expected_s.items()}
     ready = queue.execute("select j.id, j.ready_at, w.ready_at from outlive.jobs j join outlive.waiting w using (id)")
     assert set(ready.fetchall()) == {(job, moment, moment) for job, moment in expected.items()}
-
-
-def test_every_priority_from_0_to_9_can_be_had(queue):
-    for priority in range(10):
-        asked(queue, "'task', priority => %s", priority)
-    assert queue.values("select priority from outlive.waiting order by priority") == list(range(10))
 
 
 REFUSED: list[tuple[str, type[psycopg.Error] | str]] = [
@@ -181,26 +165,6 @@ def test_the_same_arguments_have_the_same_fingerprint_however_they_are_written(q
 # Repeats
 
 
-@pytest.mark.parametrize("key", [None, "key"])
-@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
-def test_the_repeated_id_of_a_finished_job_stays_finished(queue, outcome, key):
-    again = request(dedupe_key=key)
-    queue.enqueue([again])
-    queue.run_job(again.id, outcome, final=True)
-    assert queue.enqueue([again]) == {}
-    assert queue.state_of(again.id) in (State.SUCCEEDED, State.FAILED)
-    assert (queue.count("waiting"), queue.count("dedupe_keys")) == (0, 0)
-
-
-def test_the_repeated_id_of_a_running_job_leaves_it_running(queue):
-    again = request(dedupe_key="key")
-    queue.enqueue([again])
-    queue.claim()
-    assert queue.enqueue([again]) == {}
-    assert queue.state_of(again.id) is State.RUNNING
-    assert queue.count("waiting") == 0
-
-
 def test_an_id_that_a_batch_has_twice_is_made_once(queue):
     job = new_job_id()
     queue.enqueue([request(id=job, args=b"[1]"), request(id=job, args=b"[2]"), request()])
@@ -252,14 +216,6 @@ def test_a_batch_that_a_frozen_snapshot_hides_is_to_be_tried_again(connect):
 # Order
 
 
-def test_a_batch_keeps_its_order(queue):
-    batch = [request(id=uuid4()) for _ in range(100)]
-    queue.enqueue(batch)
-    in_order = queue.values("select id from outlive.waiting order by queue, source, task, priority, ready_at, id")
-    assert in_order == [one.id for one in batch]
-    assert [queue.claim(limit=1)[0].id for _ in range(10)] == [one.id for one in batch[:10]]
-
-
 def test_no_job_of_a_batch_has_to_wait_for_the_clock(queue):
     queue.set_now()
     queue.enqueue([request() for _ in range(2000)])
@@ -282,32 +238,6 @@ def test_a_key_is_unique_per_task_only(queue):
     assert asked(queue, "'task'") != asked(queue, "'task'")
 
 
-def test_one_taken_key_with_raise_refuses_the_whole_batch(queue):
-    asked(queue, "'work', dedupe_key => 'taken'")
-    with pytest.raises(psycopg.Error, match="has the dedupe key 'taken'"):
-        queue.enqueue([request(), request(dedupe_key="taken", on_conflict="raise"), request(dedupe_key="free")])
-    assert (queue.count("jobs"), queue.count("dedupe_keys")) == (1, 1)
-
-
-@pytest.mark.parametrize("before", ["pending", "retryable", "blocked"])
-def test_replace_cancels_the_job_that_has_the_key(queue, before):
-    match before:
-        case "pending":
-            old = queue.make(dedupe_key="key")
-        case "retryable":
-            old = queue.make(dedupe_key="key")
-            queue.run_job(old, Outcome.FAILED)
-        case _:
-            old = queue.make(dedupe_key="key")
-            queue.run(store.block([old], "wait"))
-    assert queue.state_of(old) == before
-    new = asked(queue, "'work', dedupe_key => 'key', on_conflict => 'replace'")
-    assert new != old
-    assert (queue.state_of(old), queue.state_of(new)) == (State.CANCELLED, State.PENDING)
-    assert queue.values("select id from outlive.dedupe_keys") == [new]
-    assert queue.count("waiting") == 1
-
-
 def test_a_killer_is_not_replaced_and_kills_no_more(queue):
     """A job in its place would kill just as often."""
     old = queue.make_quarantined(dedupe_key="key")
@@ -315,14 +245,6 @@ def test_a_killer_is_not_replaced_and_kills_no_more(queue):
         assert asked(queue, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
     assert queue.state_of(old) is State.QUARANTINED
     assert (queue.count("waiting"), queue.count("attempts")) == (0, 1)
-
-
-def test_a_suspect_is_not_replaced_and_keeps_its_losses(queue):
-    old = queue.make(dedupe_key="key", options={"max_losses": 2})
-    queue.claim(lease_s=-1.0)
-    assert [one.id for one in queue.run(store.expire())] == [old]
-    assert asked(queue, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
-    assert queue.values("select losses from outlive.held where why = 'suspect'") == [1]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])
@@ -366,14 +288,6 @@ def test_two_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(connec
             eventually(lambda: third.value(waiting) == 2, what="both batches wait")
         assert sum(one.result() for one in made) == 5
     assert first.count("jobs") == first.count("waiting") == first.count("dedupe_keys") == 5
-
-
-def test_a_key_whose_transaction_is_rolled_back_is_free(connect):
-    first, second = connect(), connect()
-    with first.transaction(force_rollback=True):
-        asked(first, "'task', dedupe_key => 'key'")
-    asked(second, "'task', dedupe_key => 'key', on_conflict => 'raise'")
-    assert first.count("jobs") == 1
 
 
 # Sizes

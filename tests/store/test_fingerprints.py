@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, Queue, lane, request
-from tests.store.acting import ANNA, BERT, ENDS, NOW, Place, assert_sound, bring, contents, end_by, fire
+from tests.store.acting import ANNA, ENDS, NOW, Place, assert_sound, bring, contents, end_by, fire
 from tests.store.noon import database_url, fresh_at_noon
-from tests.waiting import eventually
+from tests.store.ring import ring
 
-__all__ = ["database_url", "fresh_at_noon"]
+__all__ = ["database_url", "fresh_at_noon", "ring"]
 
 DEADLY = b'{"url": "https://example.org/", "depth": 1.0}'
 SPELLINGS = [
@@ -89,17 +89,6 @@ def test_the_same_arguments_of_another_task_are_innocent(queue):
     assert queue.row_of(innocent.id)["kills"] == 0
 
 
-def test_a_job_is_not_blamed_twice_for_its_own_crash(queue):
-    queue.register_task(quarantine_by="fingerprint")
-    job = queue.make()
-    for n in (1, 2, 3):
-        [claimed] = queue.claim(limit=1)
-        assert convict(queue, claimed) == []
-        end_by(queue, ANNA, claimed.token, "crash", after_s=0.0)
-        assert queue.state_of(job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
-    assert queue.hold_of(job) == ("quarantined", "killed its process 3 times (max_crashes = 3)")
-
-
 def test_only_kills_are_remembered_each_with_its_cause(queue):
     for event in ENDS:
         job = queue.make()
@@ -114,19 +103,6 @@ def test_only_kills_are_remembered_each_with_its_cause(queue):
     assert causes == [("SIGKILL",), ("SIGSEGV",), ("exit code 3",), ("crashed",)]
 
 
-def test_only_jobs_of_this_worker_are_convicted(queue):
-    queue.register_task(quarantine_by="fingerprint", max_crashes=1)
-    crash(queue)
-    mine, unasked = claimed(queue), claimed(queue)
-    before = contents(queue)
-    assert convict(queue, mine, worker=BERT) == []
-    assert contents(queue) == before
-    assert convict(queue, mine) == [mine.id]
-    assert queue.state_of(unasked.id) is State.RUNNING
-    assert convict(queue, mine) == []
-    assert_sound(queue)
-
-
 def test_a_convicted_job_was_never_begun_and_its_attempt_not_counted(queue):
     queue.register_task(quarantine_by="fingerprint", max_crashes=1)
     crash(queue)
@@ -139,15 +115,6 @@ def test_a_convicted_job_was_never_begun_and_its_attempt_not_counted(queue):
     queue.run(store.release([job.id]))
     [again] = queue.claim(limit=1)
     assert (again.id, again.attempt) == (job.id, 1)
-
-
-def test_a_suspect_is_convicted_too(queue):
-    scene = bring(queue, Place.SUSPECT)
-    queue.register_task(quarantine_by="fingerprint", max_crashes=1)
-    crash(queue, args=b"{}")
-    [suspect] = queue.run(store.claim_suspect(BERT, tasks=[TASK]))
-    assert convict(queue, suspect, worker=BERT) == [scene.job]
-    assert queue.state_of(scene.job) is State.QUARANTINED
 
 
 def test_a_job_that_was_to_be_cancelled_is_cancelled_and_not_quarantined(queue):
@@ -191,13 +158,6 @@ def test_a_release_forgets_the_crashes_of_the_same_arguments(queue):
     assert queue.state_of(killers[1]) is State.RETRYABLE
 
 
-def test_a_release_that_frees_nothing_forgets_nothing(queue):
-    job = crash(queue)
-    [change] = queue.run(store.release([job]))
-    assert not change.changed
-    assert queue.count("crashes") == 1
-
-
 def test_old_kills_are_forgotten(queue):
     queue.register_task(quarantine_by="fingerprint", max_crashes=1)
     crash(queue)
@@ -217,27 +177,19 @@ def test_a_killer_that_was_pruned_is_still_known(queue):
     assert convict(queue, job) == [job.id]
 
 
-def test_releasing_the_same_killers_in_opposite_order_does_not_deadlock(queue, connect):
+def test_releasing_the_same_killers_in_opposite_order_does_not_deadlock(queue, ring):
     ids = sorted(new_job_id() for _ in range(4))
     for id, args in zip(ids, (b"[1]", b"[2]", b"[2]", b"[1]"), strict=True):
         queue.make(options={"max_crashes": 1}, id=id, args=args)
     for one in queue.claim(limit=4):
         end_by(queue, ANNA, one.token, "crash")
-    first, second = connect(), connect()
-    with ThreadPoolExecutor(1) as threads:
-        with first.transaction():
-            first.run(store.release([ids[0]]))
-            answer = threads.submit(db.run, second, store.release([ids[2], ids[3]]))
-            eventually(lambda: answer.done() or waits(queue, second))
-            first.run(store.release([ids[1]]))
-        answer.result(timeout=10)
+    with ring.first.transaction():
+        ring.first.run(store.release([ids[0]]))
+        answer = ring.start(lambda second: second.run(store.release([ids[2], ids[3]])))
+        ring.first.run(store.release([ids[1]]))
+    answer.result(timeout=10)
     assert queue.count("crashes") == 0
     assert {queue.state_of(id) for id in ids} == {State.PENDING}
-
-
-def waits(watcher: Queue, other: Queue) -> bool:
-    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-    return watcher.value(query, other.info.backend_pid) is True
 
 
 # A task that keeps crashing.
@@ -302,17 +254,13 @@ def test_an_alert_seen_by_many_workers_at_once_is_sent_once(queue, connect):
     assert told + crashing(queue) == [(TASK, 5, 5)]
 
 
-def test_telling_of_tasks_does_not_deadlock_with_a_worker_that_registers_them(queue, connect):
+def test_telling_of_tasks_does_not_deadlock_with_a_worker_that_registers_them(queue, ring):
     for name in ("tests.a", "tests.b"):
         queue.register_task(name=name)
         crash_many(queue, 5, task=name)
-    first, second = connect(), connect()
-    second.set_now(NOW)
-    with ThreadPoolExecutor(1) as threads:
-        with first.transaction():
-            first.register_task(name="tests.b")
-            answer = threads.submit(crashing, second)
-            eventually(lambda: answer.done() or waits(queue, second))
-            first.register_task(name="tests.a")
-        told = answer.result(timeout=10)
-    assert sorted(told + crashing(queue)) == [("tests.a", 5, 5), ("tests.b", 5, 5)]
+    ring.second.set_now(NOW)
+    with ring.first.transaction():
+        ring.first.register_task(name="tests.b")
+        answer = ring.start(crashing)
+        ring.first.register_task(name="tests.a")
+    assert sorted(answer.result(timeout=10) + crashing(queue)) == [("tests.a", 5, 5), ("tests.b", 5, 5)]

@@ -120,27 +120,12 @@ def test_jobs_that_come_together_are_admitted_each_by_its_own_limit(queue):
     assert [one.id for one in claim(queue, limit=1)] == [narrow]
 
 
-def test_a_key_may_hold_any_text(queue):
-    key = "ключ {\"'} \\ 🔑"
-    make_keyed(queue, key)
-    make_keyed(queue, key)
-    [running] = claim(queue)
-    succeed(queue, running)
-    assert len(claim(queue)) == 1
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
-        '{"concurrency": 2}',
-        '{"key": ""}',
-        '{"key": null, "concurrency": 1}',
-        '{"key": 7}',
-        '{"key": "a", "concurrency": 0}',
-        '{"key": "a", "concurrency": 1001}',
-        '{"key": "a", "concurrency": 1.5}',
-        '{"key": "a", "concurrency": "many"}',
-        '{"key": "%s"}' % ("x" * 1001),
+        *('{"concurrency": 2}', '{"key": ""}', '{"key": null, "concurrency": 1}', '{"key": 7}'),
+        *('{"key": "a", "concurrency": 0}', '{"key": "a", "concurrency": 1001}', '{"key": "a", "concurrency": 1.5}'),
+        *('{"key": "a", "concurrency": "many"}', '{"key": "%s"}' % ("x" * 1001)),
     ],
 )
 def test_a_wrong_key_or_limit_is_refused(queue, wrong):
@@ -186,36 +171,6 @@ def test_a_job_in_its_backoff_holds_no_slot(queue, outcome):
     assert queue.counters(failing) in ((1, 0, 0), (0, 1, 0))
 
 
-def test_a_job_that_is_handed_back_queues_in_its_old_place(queue):
-    first, _ = make_keyed(queue), make_keyed(queue)
-    [running] = claim(queue)
-    queue.end(Ended(running.token, Outcome.RELEASED))
-    [again] = claim(queue)
-    assert (again.id, again.attempt) == (first, 2)
-
-
-def test_a_finished_and_a_quarantined_job_give_their_slots_back(queue):
-    queue.register_task(max_crashes=1)
-    killer, failing, stopped, last = (make_keyed(queue) for _ in range(4))
-    for job, ended in (
-        (killer, {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"}),
-        (failing, {"outcome": Outcome.FAILED, "final": True}),
-        (stopped, {"outcome": Outcome.CANCELLED}),
-    ):
-        [running] = claim(queue)
-        assert running.id == job
-        queue.end(Ended(running.token, **ended))
-    assert queue.state_of(killer) is State.QUARANTINED
-    assert [one.id for one in claim(queue)] == [last]
-
-
-def test_a_success_with_records_gives_its_slot_back(queue):
-    make_keyed(queue), make_keyed(queue)
-    [running] = claim(queue)
-    queue.run(store.complete_with_records(WORKER, Ended(running.token)))
-    assert len(claim(queue)) == 1
-
-
 def test_a_success_in_its_own_transaction_frees_the_slot_when_that_commits(queue, connect):
     make_keyed(queue), make_keyed(queue)
     [running] = claim(queue)
@@ -225,16 +180,6 @@ def test_a_success_in_its_own_transaction_frees_the_slot_when_that_commits(queue
         make_keyed(other)  # It does not wait for the open transaction.
         assert claim(other) == []
     assert len(claim(other)) == 1
-
-
-def test_a_lost_attempt_gives_its_slot_back(queue):
-    first, _ = make_keyed(queue), make_keyed(queue)
-    worker = queue.register_worker(new_worker())
-    claim(queue, worker=worker)
-    give_up(queue, worker)
-    queue.run(store.reap())
-    [again] = claim(queue)
-    assert again.id == first, "it keeps its place"
 
 
 def test_a_job_that_was_spawned_with_a_key_queues_too(queue):

@@ -1,28 +1,26 @@
-"""What operators do to jobs with a key, and what 100,000 of them cost."""
+"""Jobs with a concurrency key beside operators, paused queues, other jobs and batches, and what many cost."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 
-from outlive import store
+from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, WORKER, Queue
-from tests.store.acting import clear
-from tests.store.keyed import admitted, claim, make_keyed, sound, succeed
+from tests.driving.making import TASK, WORKER, Queue, lane, request
+from tests.store.acting import NOW, assert_sound, clear
+from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
+from tests.store.test_keys import suspect_of_key
+from tests.waiting import eventually
 
 __all__ = ["sound"]
 
 # Operators
-
-
-def test_a_job_that_queues_is_cancelled_and_the_next_one_moves_up(queue):
-    jobs = [make_keyed(queue) for _ in range(3)]
-    [running] = claim(queue)
-    [change] = queue.run(store.cancel([jobs[1]]))
-    assert (change.changed, change.state) == (True, "cancelled")
-    succeed(queue, running)
-    assert [one.id for one in claim(queue)] == [jobs[2]]
 
 
 def test_a_job_with_a_slot_that_is_cancelled_or_blocked_gives_it_back(queue):
@@ -35,18 +33,6 @@ def test_a_job_with_a_slot_that_is_cancelled_or_blocked_gives_it_back(queue):
     [change] = queue.run(store.release([jobs[1]]))
     assert (change.changed, change.state) == (True, "pending")
     assert admitted(queue) == [jobs[2]]
-
-
-def test_a_job_that_queues_is_blocked_and_released_into_the_queue(queue):
-    make_keyed(queue)
-    second = make_keyed(queue)
-    [change] = queue.run(store.block([second], "later"))
-    assert change.state == "blocked"
-    [running] = claim(queue)
-    succeed(queue, running)
-    assert claim(queue) == []
-    queue.run(store.release([second]))
-    assert [one.id for one in claim(queue)] == [second]
 
 
 def test_a_job_that_only_queues_is_not_held_for_a_person(queue):
@@ -67,39 +53,6 @@ def test_a_job_that_is_retried_queues_again(queue, outcome):
     assert running.id == second
     succeed(queue, running)
     assert [one.id for one in claim(queue)] == [first]
-
-
-def test_a_job_in_its_backoff_that_is_retried_is_next(queue):
-    job = make_keyed(queue)
-    [running] = claim(queue)
-    queue.end(Ended(running.token, Outcome.FAILED, after_s=3600.0))
-    [change] = queue.run(store.retry([job]))
-    assert (change.changed, change.state) == (True, "pending")
-    assert [one.attempt for one in claim(queue)] == [2]
-
-
-def test_a_quarantined_job_that_is_released_queues_again(queue):
-    queue.register_task(max_crashes=1)
-    killer, other = make_keyed(queue), make_keyed(queue)
-    [running] = claim(queue)
-    queue.end(Ended(running.token, Outcome.CRASHED, signal="SIGSEGV"))
-    [running] = claim(queue)
-    assert running.id == other
-    queue.run(store.release([killer]))
-    assert claim(queue) == []
-    succeed(queue, running)
-    assert [one.id for one in claim(queue)] == [killer]
-
-
-def test_a_job_that_queues_is_replaced_by_one_with_its_dedupe_key(queue):
-    make_keyed(queue)
-    old = make_keyed(queue, dedupe_key="same")
-    new = make_keyed(queue, dedupe_key="same", on_conflict="replace")
-    assert new != old
-    assert queue.state_of(old) is State.CANCELLED
-    [running] = claim(queue)
-    succeed(queue, running)
-    assert [one.id for one in claim(queue)] == [new]
 
 
 def test_jobs_that_queue_are_listed_and_counted_as_pending(queue):
@@ -171,3 +124,182 @@ def test_a_hundred_thousand_jobs_that_queue_make_no_claim_and_no_end_slower(queu
     assert cost["held"] <= 5, cost
     assert cost["keyed_jobs"] <= 12, cost
     clear(queue)  # The check that all is sound would take long.
+
+
+def linked(**others: Any) -> bytes:
+    return msgspec.json.encode({"key": CUSTOMER, **others})
+
+
+def test_a_released_job_queues_while_its_key_is_full(queue):
+    first, needed = make_keyed(queue), queue.make()
+    job = queue.make(links=linked(after=[needed]))
+    assert (queue.state_of(job), admitted(queue)) == (State.BLOCKED, [first])
+    queue.run_job(needed)
+    assert (queue.state_of(job), admitted(queue)) == (State.PENDING, [first])
+    [running] = claim(queue)
+    assert running.id == first
+    assert claim(queue) == []
+    succeed(queue, running)
+    assert [one.id for one in claim(queue)] == [job]
+
+
+def test_a_chain_of_jobs_with_one_key_runs_through_it(queue):
+    first = request(links=linked())
+    second = request(links=linked(after=[first.id]))
+    third = request(links=linked(after=[second.id]))
+    queue.enqueue([first, second, third])
+    for job in (first, second, third):
+        assert admitted(queue) == [job.id]
+        queue.run_job(job.id)
+    assert queue.count("keyed_jobs") == 0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_job_that_is_cancelled_with_those_it_waits_for_leaves_its_key_alone(queue, before):
+    needed = queue.make()
+    if before:
+        queue.run(store.cancel([needed]))
+    job = queue.make(links=linked(after=[needed], on_failure="cancel"))
+    if not before:
+        queue.run(store.cancel([needed]))
+    assert queue.state_of(job) is State.CANCELLED
+    assert queue.count("keyed_jobs") == 0
+
+
+def test_a_job_is_admitted_that_was_enqueued_while_the_job_it_needs_ended(queue, connect):
+    needed = queue.make()
+    other = connect()
+    with other.transaction():
+        job = other.make(links=linked(after=[needed]))
+        make_keyed(other, "another")
+        queue.run_job(needed)
+    assert admitted(queue) == [job]
+    assert admitted(queue, "another") != []
+
+
+def test_cancelling_a_batch_gives_back_the_slots_of_its_jobs(queue):
+    batch = UUID(int=77)
+    queue.run(store.open_batch(batch, "import"))
+    mine = [queue.make(links=linked(batch=batch)) for _ in range(3)]
+    mine.append(queue.make(links=linked(batch=batch, after=mine[:1])))
+    other = make_keyed(queue)
+    assert admitted(queue) == mine[:1]
+    queue.run(store.close_batch(batch, cancelling=True))
+    queue.run(store.cancel_batch(batch))
+    assert {queue.state_of(job) for job in mine} == {State.CANCELLED}
+    assert admitted(queue) == [other]
+    counts = queue.run(store.batch_counts(batch))
+    assert counts is not None
+    assert (counts.cancelled, counts.done) == (4, True)
+
+
+AT_WORK = """
+select 1 from pg_stat_activity where datname = current_database() and state = 'active' and pid <> pg_backend_pid()
+"""
+
+
+def test_a_job_whose_queue_is_paused_gives_its_slot_to_jobs_of_other_queues(connection):
+    paused, queued, other = (make_keyed(connection, queue=queue) for queue in ("night", "night", "day"))
+    assert admitted(connection) == [paused]
+    connection.run(store.pause_queue("night"))
+    assert admitted(connection) == [other]
+    later = make_keyed(connection, queue="night")
+    succeed(connection, *claim(connection, [lane(queue="day")]))
+    assert admitted(connection) == []
+    assert connection.run(store.resume_queue("night"))
+    for one in (paused, queued, later):
+        assert admitted(connection) == [one], "in their order"
+        succeed(connection, *claim(connection, [lane(queue="night")]))
+
+
+def test_the_slot_of_a_running_job_stays_while_its_queue_is_paused(queue):
+    make_keyed(queue)
+    [running] = claim(queue)
+    other = make_keyed(queue, queue="day")
+    queue.run(store.pause_queue("default"))
+    assert admitted(queue) == [running.id]
+    queue.end(Ended(running.token, Outcome.FAILED, after_s=0.0))
+    assert admitted(queue) == [other], "its retry waits for the queue"
+    assert queue.state_of(running.id) is State.RETRYABLE
+
+
+def test_a_job_that_is_due_while_its_queue_is_paused_waits_for_the_queue(queue):
+    queue.set_now(NOW)
+    job = make_keyed(queue, delay_s=10.0)
+    queue.run(store.pause_queue("default"))
+    queue.set_now(NOW + timedelta(seconds=20))
+    assert admitted(queue) == []
+    queue.run(store.resume_queue("default"))
+    assert admitted(queue) == [job]
+
+
+def test_a_job_that_got_its_slot_as_its_queue_was_paused_gives_it_back_soon(queue, connect):
+    other = connect()
+    job = make_keyed(queue)
+    with other.transaction():
+        other.execute("select from outlive.waiting for update")  # As a claim does, which takes another one.
+        queue.run(store.pause_queue("default"))
+    assert admitted(queue) == [job]
+    queue.run(store.requeue_missed())
+    assert admitted(queue) == []
+
+
+def test_a_job_that_was_enqueued_while_its_queue_was_resumed_is_admitted_soon(queue, connect):
+    other = connect()
+    queue.run(store.pause_queue("default"))
+    with other.transaction():
+        job = make_keyed(other)
+        queue.run(store.resume_queue("default"))
+    assert admitted(queue) == [], "it saw a paused queue"
+    queue.run(store.requeue_missed())
+    assert admitted(queue) == [job]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "block"])
+def test_a_job_that_is_taken_away_as_its_time_comes_leaves_its_key(queue, connect, verb):
+    reaper, operator = connect(), connect()
+    make_keyed(queue)
+    claim(queue)
+    job = make_keyed(queue, delay_s=10.0)
+    for session in (queue, reaper, operator):
+        session.set_now(NOW + timedelta(seconds=20))
+    act = store.cancel([job]) if verb == "cancel" else store.block([job], "a person decides")
+    with ThreadPoolExecutor(1) as acting:
+        with reaper.transaction():
+            reaper.run(store.admit_due(100))  # It lets the job queue.
+            acted = acting.submit(db.run, operator, act)
+            eventually(lambda: acted.done() or queue.values(AT_WORK))
+        acted.result(timeout=30)
+    assert_sound(queue)
+    assert job not in queue.values("select job_id from outlive.keyed_jobs")
+
+
+def claim_suspect(queue: Queue) -> list[UUID]:
+    return [one.id for one in queue.run(store.claim_suspect(WORKER, tasks=[TASK]))]
+
+
+def test_a_suspect_that_waits_for_a_worker_holds_no_slot(queue):
+    suspect = suspect_of_key(queue)
+    healthy = [make_keyed(queue) for _ in range(2)]
+    assert admitted(queue) == healthy[:1]
+    succeed(queue, *claim(queue))
+    assert claim_suspect(queue) == [], "it queues now, behind the one that runs"
+    succeed(queue, *claim(queue))
+    assert admitted(queue) == [suspect], "its turn has come"
+    assert claim_suspect(queue) == [suspect]
+    assert_sound(queue)
+
+
+def test_a_suspect_that_no_worker_claims_in_its_turn_loses_its_slot(queue):
+    queue.set_now(NOW)
+    suspect = suspect_of_key(queue)
+    make_keyed(queue)
+    running = claim(queue)
+    other = make_keyed(queue)
+    assert claim_suspect(queue) == []
+    succeed(queue, *running)
+    assert admitted(queue) == [suspect]
+    queue.set_now(NOW + timedelta(seconds=7))
+    assert admitted(queue) == [other]
+    succeed(queue, *claim(queue))
+    assert claim_suspect(queue) == [suspect]

@@ -29,23 +29,10 @@ def test_lanes_are_taken_in_the_order_in_which_they_are_offered(queue):
     assert ids(queue.claim(offered, limit=1)) == [idle]
 
 
-def test_an_urgent_job_leaves_no_room_for_others(queue):
-    urgent = queue.make_many(3, priority=0)
-    queue.make_many(3, priority=5)
-    assert sorted(ids(queue.claim([lane(priority=0), lane(priority=5)], limit=3))) == sorted(urgent)
-
-
 def test_within_a_lane_the_longest_ready_comes_first(queue):
     queue.set_now()
     late, early, middle = (queue.make(run_at=NOON - timedelta(seconds=s)) for s in (1, 3, 2))
     assert [ids(queue.claim(limit=1)) for _ in range(3)] == [[early], [middle], [late]]
-
-
-def test_no_lane_gives_more_than_its_quota(queue):
-    for task in ("a", "b", "c"):
-        queue.make_many(10, task)
-    offered = [lane("a", quota=2), lane("b", quota=5), lane("c", quota=1)]
-    assert Counter(one.task for one in queue.claim(offered)) == {"a": 2, "b": 5, "c": 1}
 
 
 def test_no_more_than_the_limit_comes_back_whatever_the_quotas(queue):
@@ -61,11 +48,6 @@ def test_a_quota_or_a_limit_of_zero_gives_nothing(queue, quota, limit):
     queue.make()
     assert queue.claim([lane(quota=quota)], limit=limit) == []
     assert queue.count("waiting") == 1
-
-
-def test_without_a_lane_nothing_is_claimed(queue):
-    queue.make()
-    assert queue.claim([]) == []
 
 
 @pytest.mark.parametrize(
@@ -110,14 +92,6 @@ def test_a_claim_locks_only_the_jobs_that_it_returns(connect, mark):
     assert not {one.id for one in mine} & {one.id for one in theirs}
 
 
-def test_the_jobs_of_a_claim_that_is_rolled_back_can_be_claimed_again(connect):
-    first, second = connect(), connect()
-    job = first.make()
-    with first.transaction(force_rollback=True):
-        assert ids(first.claim()) == [job]
-    assert ids(second.claim()) == [job]
-
-
 def test_a_claimed_job_brings_its_arguments_as_they_were_written(queue):
     queue.make(args=b'{"b":  1, "a": [1.0, "\\u00e9"]}', options={"timeout_s": 5})
     (claimed,) = queue.claim()
@@ -126,29 +100,10 @@ def test_a_claimed_job_brings_its_arguments_as_they_were_written(queue):
     assert (claimed.attempt, claimed.failures, claimed.crashes, claimed.losses) == (1, 0, 0, 0)
 
 
-def test_stale_tokens_come_back_as_such_and_the_others_are_ended(queue):
-    queue.make_many(3)
-    mine, lost, other = queue.claim()
-    queue.execute("delete from outlive.running where token = %s", [lost.token])
-    ended = [Ended(token) for token in (10**12, other.token, lost.token, mine.token)]
-    turn = queue.run(store.end_and_claim(WORKER, ended))
-    assert sorted(turn.refused) == [lost.token, 10**12]
-    assert turn.claimed == []
-    known = queue.run(store.ended([mine.token, lost.token, other.token]))
-    assert known.keys() == {mine.token, other.token}
-
-
 def test_stale_tokens_and_new_jobs_come_in_one_turn(queue):
     job = queue.make()
     turn = queue.run(store.end_and_claim(WORKER, [Ended(7)], [lane()], limit=8))
     assert (turn.refused, ids(turn.claimed)) == ([7], [job])
-
-
-def test_a_token_of_another_worker_is_stale(queue):
-    queue.make()
-    (claimed,) = queue.claim()
-    assert queue.run(store.end_and_claim(new_worker(), [Ended(claimed.token)])).refused == [claimed.token]
-    assert queue.count("attempts") == 0
 
 
 @pytest.mark.parametrize(("workers", "jobs", "limit"), [(2, 20, 1), (8, 2000, 16)])
@@ -198,10 +153,6 @@ def test_every_lane_that_has_something_is_found_once(connection):
     assert len(lanes) == len(expected)
     assert {(one.queue, one.source, one.task, one.priority) for one in lanes} == expected
     assert all(one.ready for one in lanes)
-
-
-def test_an_empty_queue_has_no_lanes(queue):
-    assert found(queue) == []
 
 
 def test_lanes_of_foreign_tasks_are_left_out(queue):

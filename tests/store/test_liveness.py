@@ -18,9 +18,10 @@ from outlive.worker.session import Session
 from tests.driving.making import Connect, Queue
 from tests.store.acting import ANNA, BERT, NOW, give_up
 from tests.store.noon import database_url, fresh_at_noon
+from tests.store.ring import ring
 from tests.waiting import eventually
 
-__all__ = ["database_url", "fresh_at_noon"]
+__all__ = ["database_url", "fresh_at_noon", "ring"]
 
 KEY = 7 << 32 | 9
 KEYS = (1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
@@ -103,32 +104,13 @@ def test_a_worker_with_a_new_session_does_not_need_its_old_one(queue, connect):
     vanish(queue, new, key=KEY + 1)
 
 
-def test_the_same_lock_in_another_database_does_not_count(queue, connect, empty_database_url):
-    session = live(queue, connect())
-    vanish(queue, session)
-    with Queue.at(empty_database_url) as elsewhere:
-        elsewhere.execute("select pg_advisory_lock(%s)", [KEY])
-        assert absent(queue) == {ANNA: KEY}
-
-
-def test_a_lock_of_two_numbers_does_not_count(queue, connect):
-    session, other = connect(), connect()
-    live(queue, session)
-    vanish(queue, session)
-    other.execute("select pg_advisory_lock(%s::int, %s::int)", [KEY >> 32, KEY & 0xFFFFFFFF])
-    assert absent(queue) == {ANNA: KEY}
-
-
-def test_another_session_that_holds_a_workers_key_hides_no_death(queue, connect):
+def test_another_session_that_holds_a_workers_key_hides_no_death(queue, ring):
     """Fault 63: the session waits for the lock, and gets it when the worker dies."""
-    session, stranger = connect(), connect()
-    live(queue, session)
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(stranger.execute, "select pg_advisory_lock(%s)", [KEY])
-        eventually(lambda: waits(queue, stranger))
-        assert absent(queue) == {}
-        session.close()
-        waiting.result(timeout=10)
+    live(queue, ring.first)
+    waiting = ring.start(lambda stranger: stranger.execute("select pg_advisory_lock(%s)", [KEY]))
+    assert absent(queue) == {}
+    ring.first.close()
+    waiting.result(timeout=10)
     assert absent(queue) == {ANNA: KEY}
     assert [one.id for one in queue.run(store.declare_dead({ANNA: KEY}))] == [ANNA]
 
@@ -137,13 +119,6 @@ def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(queue,
     live(queue, connect())
     queue.execute("update outlive.liveness set backend_started = backend_started - interval '1 day'")
     assert absent(queue) == {ANNA: KEY}
-
-
-def test_a_worker_hears_that_it_was_given_up(queue, connect):
-    live(queue, connect())
-    give_up(queue, ANNA)
-    assert absent(queue, ANNA) == {ANNA: "declared dead"}
-    assert absent(queue, BERT) == {}
 
 
 CRASH = "truncate outlive.liveness"  # What a crash does to an unlogged table.
@@ -156,10 +131,6 @@ def live_until_restart(queue: Queue, connect: Connect, how: str) -> None:
     """Let a worker live, and leave the table of liveness as a restart of the server does: empty or outdated."""
     vanish(queue, live(queue, connect()))
     queue.execute(how.encode())
-
-
-def test_the_table_of_liveness_is_unlogged(queue):
-    assert queue.value("select relpersistence from pg_class where oid = 'outlive.liveness'::regclass") == "u"
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
@@ -268,14 +239,6 @@ def test_a_worker_is_declared_dead_once_and_with_its_jobs(queue, connect):
     assert absent(queue) == {}
 
 
-@pytest.mark.parametrize("state", ["active", "stale", "draining"])
-def test_a_worker_in_service_can_be_declared_dead(queue, connect, state):
-    session = live(queue, connect())
-    queue.execute("update outlive.workers set state = %s", [state])
-    vanish(queue, session)
-    assert [dead.id for dead in queue.run(store.declare_dead({ANNA: KEY}))] == [ANNA]
-
-
 @pytest.mark.parametrize("state", ["dead", "stopped", "not registered"])
 def test_a_worker_that_has_ended_is_not_declared_dead_and_not_looked_for_again(queue, connect, state):
     session = live(queue, connect())
@@ -354,32 +317,23 @@ def test_reapers_at_once_declare_each_worker_dead_once(queue, connect):
     assert sorted(chain.from_iterable(found)) == [ANNA, BERT]
 
 
-def test_declaring_workers_dead_in_opposite_order_does_not_deadlock(queue, connect):
+def test_declaring_workers_dead_in_opposite_order_does_not_deadlock(queue, connect, ring):
     vanished(queue, connect)
-    first, second = connect(), connect()
-    with ThreadPoolExecutor(1) as threads, first.transaction():
-        assert declared_dead(first, ANNA) == [ANNA]
-        answer = threads.submit(declared_dead, second, BERT, ANNA)
-        eventually(lambda: answer.done() or waits(queue, second))
-        mine = declared_dead(first, BERT)
+    with ring.first.transaction():
+        assert declared_dead(ring.first, ANNA) == [ANNA]
+        answer = ring.start(lambda second: declared_dead(second, BERT, ANNA))
+        mine = declared_dead(ring.first, BERT)
     assert sorted(mine + answer.result(timeout=10)) == [BERT]
 
 
-def test_declaring_a_worker_dead_that_stops_just_now_does_not_deadlock(queue, connect):
+def test_declaring_a_worker_dead_that_stops_just_now_does_not_deadlock(queue, connect, ring):
     vanished(queue, connect)
-    first, second = connect(), connect()
-    with ThreadPoolExecutor(1) as threads, first.transaction():
-        assert first.run(store.heartbeat(ANNA, "draining"))
-        answer = threads.submit(declared_dead, second, ANNA)
-        eventually(lambda: answer.done() or waits(queue, second))
-        first.run(store.stop_worker(ANNA))
+    with ring.first.transaction():
+        assert ring.first.run(store.heartbeat(ANNA, "draining"))
+        answer = ring.start(lambda second: declared_dead(second, ANNA))
+        ring.first.run(store.stop_worker(ANNA))
     assert answer.result(timeout=10) == []
     assert state_of(queue) == "stopped"
-
-
-def waits(watcher: Queue, other: Queue) -> bool:
-    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
-    return watcher.value(query, other.info.backend_pid) is True
 
 
 # Heartbeats.
@@ -516,18 +470,6 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(queue, conne
 
 
 # What else workers ask.
-
-
-def test_people_see_the_living_first(queue):
-    for worker in (ANNA, BERT):
-        queue.register_worker(worker)
-    give_up(queue, ANNA)
-    seen = [(row["id"], row["state"], row["running"]) for row in queue.run(store.list_workers())]
-    assert seen == [(BERT, "active", 0), (ANNA, "dead", 0)]
-
-
-def test_the_clock_is_the_databases(queue):
-    assert queue.run(store.clock()) == NOW.timestamp()
 
 
 def test_a_lock_by_name_is_one_sessions_until_it_gives_it_back_or_ends(queue, connect):

@@ -68,13 +68,6 @@ def empty(empty_database_url: str) -> Iterator[Queue]:
         yield connection
 
 
-def test_an_empty_database_gets_the_schema(empty):
-    assert migrate.version(empty) == 0
-    assert migrate.migrate(empty) == (0, migrate.VERSION)
-    assert migrate.version(empty) == migrate.VERSION
-    migrate.check(empty)
-
-
 def test_migrating_again_changes_nothing(empty):
     migrate.migrate(empty)
     before = catalog(empty)

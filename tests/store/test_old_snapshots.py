@@ -123,17 +123,6 @@ def test_a_cancelled_chain_overlooks_no_link_that_was_added_since(ring, old):
     assert ring.watcher.state_of(third) is State.CANCELLED
 
 
-def test_an_enqueue_overlooks_no_success_of_a_job_that_was_retried_since(ring, old):
-    needed = ring.watcher.make_finished(Outcome.FAILED)
-    take_snapshot(old)
-    ring.second.run(store.retry([needed]))
-    ring.second.run_job(needed)
-    job = make_after(old, needed)
-    old.execute("commit")
-    assert check(ring) == 1
-    assert ring.watcher.state_of(job) is State.PENDING
-
-
 def test_an_enqueue_overlooks_no_end_that_was_written_since(ring, old):
     needed = ring.watcher.make()
     take_snapshot(old)

@@ -290,19 +290,6 @@ def test_a_worker_that_was_wrongly_declared_dead_takes_back_the_losses(queue, fo
     assert queue.counters(job) == (0, 0, 0)
 
 
-def test_one_death_is_taken_back_once_however_often_its_worker_registers(queue, foreign, theirs):
-    queue.register_task(max_losses=9)
-    job = queue.make()
-    foreign.claim()
-    queue.execute("update outlive.running set losses = 1")  # An earlier death, which stays charged.
-    declare_dead(queue, foreign.id)
-    assert queue.counters(job) == (0, 0, 2)
-    queue.let_time_pass()
-    for _ in range(3):
-        Foreign(theirs, formerly=foreign.id)
-    assert queue.counters(job) == (0, 0, 1)
-
-
 def test_a_job_gets_the_results_of_the_jobs_that_it_waited_for(queue, foreign):
     first, second = queue.make(), queue.make()
     links = b'{"after": ["%s", "%s"]}' % (str(second).encode(), str(first).encode())

@@ -1,4 +1,4 @@
-"""Workers in other languages that forget to commit, roll back, act in two sessions, or meet locks of others."""
+"""Workers in other languages that forget to commit, meet locks of others, or have thousands of sources."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pytest
 
 from outlive.states import State
 from tests.driving.databases import session
-from tests.driving.making import Queue, values
+from tests.driving.making import Queue, request, values
 from tests.store.acting import clear
 from tests.store.noon import database_url
 from tests.store.test_protocol import Foreign, declare_dead, refused
@@ -100,3 +100,34 @@ def test_a_worker_that_is_never_idle_makes_room_for_a_suspect(queue, foreign):
     assert foreign.claim() == []
     foreign.connection.set_now(even, later_s=2)
     assert len(foreign.claim()) == 1
+
+
+@pytest.fixture
+def crowded(queue: Queue, database_url: str) -> Iterator[Foreign]:
+    """A worker, and a thousand sources with a job each. Only the last source is open."""
+    clear(queue)
+    queue.enqueue([request(source=f"site-{n:03}", priority=0) for n in range(1000)])
+    queue.execute("update outlive.sources set enabled = name = 'site-999'")
+    with session(queue, database_url, "outlive_protocol") as theirs:
+        yield Foreign(theirs, slots=100)
+
+
+def test_a_claim_looks_through_some_sources_and_not_through_all(queue, crowded):
+    queue.make()
+    with crowded.connection.transaction():
+        assert len(crowded.claim()) == 1
+        steps = crowded.connection.value(
+            "select idx_scan from pg_stat_xact_user_tables where relid = 'outlive.sources'::regclass"
+        )
+    assert steps < 300
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_next_claim_goes_on_with_the_sources_that_follow(queue, crowded, busy):
+    sources = set[str]()
+    for _ in range(4):
+        if busy:
+            queue.make()
+        for _, id, *_ in crowded.claim():
+            sources.add(queue.value("select source from outlive.jobs where id = %s", id))
+    assert "site-999" in sources

@@ -30,15 +30,6 @@ def test_a_finished_job_is_kept_for_its_time_and_then_forgotten(queue, ended):
     assert [queue.count(table) for table in ("jobs", "attempts", "progress", "dedupe_keys")] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("pruned", FINISHED)
-def test_only_jobs_of_the_state_that_is_pruned_go(queue, pruned):
-    queue.set_now()
-    made = {ended: queue.make_finished(outcome) for ended, outcome in FINISHED.items()}
-    queue.set_now(later_s=DAY_S)
-    assert queue.run(store.prune_finished(pruned, keep_s=60))[:2] == (1, False)
-    assert jobs(queue) == {job for ended, job in made.items() if ended is not pruned}
-
-
 def test_an_unfinished_job_is_never_forgotten_by_age(queue):
     queue.set_now()
     retryable = queue.make()
@@ -52,41 +43,6 @@ def test_an_unfinished_job_is_never_forgotten_by_age(queue):
     for ended in State:
         assert queue.run(store.prune_finished(ended, keep_s=0))[:2] == (0, False), ended
     assert jobs(queue) == {retryable, quarantined, running, pending, blocked}
-
-
-def test_by_hand_the_finished_and_the_quarantined_go_and_the_others_stay(queue):
-    finished = [queue.make_finished(outcome) for outcome in FINISHED.values()]
-    quarantined = queue.make_quarantined(dedupe_key="key")
-    retryable = queue.make()
-    queue.run_job(retryable, Outcome.FAILED)
-    running = queue.make()
-    queue.claim()
-    pending, blocked = queue.make_many(2)
-    queue.run(store.block([blocked], "wait"))
-    every = [*finished, quarantined, retryable, running, pending, blocked, new_worker()]
-    assert queue.run(store.prune_jobs(every)) == 4
-    assert jobs(queue) == {retryable, running, pending, blocked}
-    assert (queue.count("dedupe_keys"), queue.values("select why from outlive.held")) == (0, ["blocked"])
-    assert queue.run(store.prune_jobs(every)) == 0
-
-
-@pytest.mark.parametrize("ended", [State.FAILED, State.CANCELLED])
-def test_a_revived_job_is_kept(queue, ended):
-    queue.set_now()
-    job = queue.make_finished(FINISHED[ended])
-    queue.set_now(later_s=DAY_S)
-    queue.run(store.retry([job]))
-
-    def pruned() -> list[tuple[int, bool]]:
-        return [queue.run(store.prune_finished(one, keep_s=60))[:2] for one in FINISHED]
-
-    assert pruned() == [(0, False)] * 3
-    (claimed,) = queue.claim()
-    assert pruned() == [(0, False)] * 3
-    assert queue.run(store.prune_jobs([job])) == 0
-    queue.end(Ended(claimed.token, Outcome.CRASHED))
-    assert pruned() == [(0, False)] * 3
-    assert queue.values("select attempt from outlive.attempts order by attempt") == [1, 2]
 
 
 def test_a_revived_job_is_kept_for_its_time_from_its_last_end_on(queue):
@@ -117,15 +73,6 @@ def test_a_job_that_is_being_revived_is_skipped_without_waiting(connect, by_hand
         else:
             assert pruner.run(store.prune_finished(State.FAILED, keep_s=60))[:2] == (1, False)
     assert (pruner.state_of(revived), pruner.state_of(forgotten)) == (State.PENDING, None)
-
-
-def test_a_retry_that_comes_too_late_finds_nothing(connect):
-    pruner, operator = connect(), connect()
-    job = pruner.make_finished(Outcome.FAILED)
-    with pruner.transaction():
-        assert pruner.run(store.prune_jobs([job])) == 1
-    assert operator.run(store.retry([job])) == []
-    assert operator.count("waiting") == 0
 
 
 def test_the_oldest_go_first_a_batch_at_a_time(queue):

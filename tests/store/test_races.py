@@ -15,10 +15,10 @@ from uuid import UUID
 
 import pytest
 
-from outlive import db, store
+from outlive import store
 from outlive.model import Claimed, Ended, new_job_id
-from outlive.states import FINISHED, Outcome, State
-from tests.driving.making import TASK, Queue, enqueue, links, request
+from outlive.states import FINISHED, Outcome
+from tests.driving.making import TASK, Queue, links, request
 from tests.store.acting import (
     ANNA,
     ENDS,
@@ -37,7 +37,6 @@ from tests.store.acting import (
     legal,
 )
 from tests.store.ring import Ring
-from tests.waiting import eventually
 
 T = TypeVar("T")
 Connect = Callable[[], Queue]
@@ -64,20 +63,9 @@ def after(event: str, places: set[Place], *, before: Place, first: str | None = 
     return ends
 
 
-class Race(Ring):
-    """Two sessions of which one may also wait in a sleep."""
-
-    def waits(self) -> bool:
-        row = self.watcher.execute(
-            "select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s",
-            [self.second.info.backend_pid],
-        ).fetchone()
-        return row is not None and row[0] is True
-
-
 @pytest.fixture
 def ring(connect: Connect) -> Iterator[Ring]:
-    ring = Race(connect(), connect(), connect())
+    ring = Ring(connect(), connect(), connect())
     for connection in (ring.first, ring.second):
         connection.set_now(TOMORROW)
     yield ring
@@ -158,48 +146,6 @@ def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring):
         ring.first.run(store.cancel([newer]))
     assert answer.result() == {}
     assert_sound(ring.watcher)
-
-
-def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_key_of_the_batch(ring):
-    replaced, retried = job_ids(2)
-    ring.watcher.make(id=replaced, dedupe_key="b")
-    ring.watcher.set_now(TOMORROW)
-    failed(ring.watcher, retried, "a")
-    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
-    with ring.first.transaction():
-        ring.first.run(store.block([replaced], "while the other comes"))
-        answer = ring.start(lambda second: second.enqueue(batch))
-        [change] = ring.first.run(store.retry([retried]))
-        assert change.changed
-    assert answer.result() == {}
-    assert ring.watcher.state_of(retried) is State.CANCELLED
-    assert_sound(ring.watcher)
-
-
-def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retrying_it(connect):
-    """The replacing batch holds "a" and waits for "b" while a retry takes "c" and then wants "a"."""
-    watcher, stranger, replacing, retrying = (connect() for _ in range(4))
-    first, second = job_ids(2)
-    failed(watcher, first, "a"), failed(watcher, second, "c")
-    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b", "c")]
-
-    def waits(queue: Queue) -> bool:
-        query = "select cardinality(pg_blocking_pids(%s)) > 0"
-        return watcher.execute(query, [queue.info.backend_pid]).fetchone() == (True,)
-
-    with ThreadPoolExecutor(2) as threads:
-        with stranger.transaction(force_rollback=True):
-            stranger.make(dedupe_key="b")
-            replaced = threads.submit(enqueue, replacing, batch)
-            eventually(lambda: waits(replacing))
-            [change] = watcher.run(store.retry([second]))
-            assert change.changed
-            retried = threads.submit(db.run, retrying, store.retry([first, second]))
-            eventually(lambda: waits(retrying))
-        assert replaced.result(10) == {}
-        assert len(retried.result(10)) == 2
-    assert {watcher.state_of(one) for one in (first, second)} <= {State.FAILED, State.CANCELLED}
-    assert_sound(watcher)
 
 
 def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from itertools import chain
 from uuid import UUID, uuid4
 
@@ -12,20 +11,7 @@ from outlive import store, wire
 from outlive.model import Ended, Lost
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, Queue
-from tests.store.acting import (
-    ANNA,
-    BERT,
-    CARL,
-    LANE,
-    NOW,
-    Place,
-    assert_sound,
-    bring,
-    complete,
-    contents,
-    fire,
-    give_up,
-)
+from tests.store.acting import ANNA, BERT, CARL, LANE, Place, assert_sound, bring, complete, fire, give_up
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -60,39 +46,6 @@ def test_only_the_attempts_of_the_dead_end(queue):
     [attempt] = queue.run(store.list_attempts(lost.id))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
     assert attempt.worker == "crawler-1"
-
-
-@pytest.mark.parametrize("state", ["active", "stale", "draining"])
-def test_a_worker_that_has_neither_died_nor_stopped_keeps_its_jobs(queue, state):
-    scene = bring(queue, Place.RUNNING)
-    queue.register_worker(ANNA)
-    queue.execute("update outlive.workers set state = %s", [state])
-    before = contents(queue)
-    assert reap(queue) == []
-    assert contents(queue) == before
-    assert queue.state_of(scene.job) is State.RUNNING
-
-
-def test_a_job_that_was_lost_is_not_behind_the_others(queue):
-    first = queue.make(run_at=NOW - timedelta(hours=1))
-    for _ in range(3):
-        queue.make()
-    queue.claim(worker=ANNA, limit=1)
-    give_up(queue, ANNA)
-    queue.set_now(NOW + timedelta(seconds=10))
-    reap(queue)
-    assert queue.row_of(first)["ready_at"] == NOW - timedelta(hours=1)
-    assert [claimed.id for claimed in queue.claim(worker=BERT, limit=1)] == [first]
-
-
-def test_a_sleeping_worker_is_notified_of_freed_jobs(queue, connect):
-    bring(queue, Place.RUNNING)
-    give_up(queue, ANNA)
-    sleeper = connect()
-    sleeper.execute("listen outlive")
-    sleeper.run(store.sleep(BERT))
-    reap(queue)
-    assert len(list(sleeper.notifies(timeout=10, stop_after=1))) == 1
 
 
 @pytest.mark.parametrize("on_worker_death", ["retry", "fail"])
@@ -179,17 +132,6 @@ def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(queu
     assert len(queue.run(store.claim_suspect(BERT, tasks=[TASK]))) == 1
 
 
-def test_a_report_of_a_worker_that_was_reaped_is_not_written(queue):
-    scene = bring(queue, Place.RUNNING)
-    give_up(queue, ANNA)
-    reap(queue)
-    before = contents(queue)
-    turn = queue.run(store.end_and_claim(ANNA, [Ended(scene.token)]))
-    assert turn.refused == [scene.token]
-    assert queue.run(store.renew(ANNA, [scene.token])) == {}
-    assert contents(queue) == before
-
-
 def test_a_loss_is_not_counted_before_the_job_had_begun_and_is_counted_the_next_time(queue):
     queue.register_worker(ANNA)
     job = queue.make()
@@ -243,19 +185,3 @@ def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(queue, end, wo
     assert (queue.counters(job), queue.state_of(job)) == ((0, 0, 0), State.PENDING)
     [released] = queue.run(store.list_attempts(job))
     assert (released.outcome, released.error) == (Outcome.RELEASED, f"{words}, after a request to stop")
-
-
-def test_an_attempt_whose_batch_is_locked_keeps_no_other_from_ending(queue, connect):
-    batch = queue.run(store.open_batch(uuid4(), "import"))
-    queue.make(links=wire.encode({"batch": str(batch)}))
-    free = queue.make()
-    locked, other = queue.claim(worker=BERT)
-    queue.run(store.cancel([locked.id]))
-    give_up(queue, BERT)
-    stranger = connect()
-    with stranger.transaction():
-        stranger.execute("select from outlive.batches for update")
-        queue.execute("set lock_timeout = '100ms'")
-        assert [(lost.id, lost.state) for lost in reap(queue)] == [(locked.id, None), (free, State.PENDING)]
-        assert queue.run(store.reap(after=other.token)) == []
-    assert [(lost.id, lost.state) for lost in reap(queue)] == [(locked.id, State.CANCELLED)]

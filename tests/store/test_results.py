@@ -208,16 +208,6 @@ def test_a_task_says_how_long_its_succeeded_and_cancelled_jobs_are_kept(queue, e
     assert (queue.state_of(job) is not None) == kept
 
 
-def test_a_task_that_keeps_nothing_loses_its_results_with_the_next_sweep(queue):
-    queue.set_now()
-    queue.register_task(keep_finished_s=0.0)
-    queue.register_task(name="other")
-    queue.make_finished()
-    kept = queue.make_finished(task="other")
-    assert queue.run(store.prune_expired()) == (1, False)
-    assert queue.values("select id from outlive.jobs") == [kept]
-
-
 def test_a_job_that_is_retried_is_kept_from_its_last_end_on(queue):
     queue.set_now()
     queue.register_task(keep_finished_s=HOUR_S)

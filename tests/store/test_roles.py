@@ -274,25 +274,6 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(queue, database_url, r
     assert queue.value("select count(*) from outlive.keyed_jobs where state = 'admitted'") == 1
 
 
-def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(queue, database_url):
-    with session(queue, database_url, "outlive_enqueue") as client:
-        with client.transaction():
-            client.enqueue([request(), request(dedupe_key="key")], notify=True)
-        with pytest.raises(errors.InsufficientPrivilege):
-            client.run(store.stats())
-    assert queue.value("select count(*) from outlive.waiting") == 2
-
-
-def test_a_viewer_reads_views_over_tables_that_it_may_not_touch(queue, database_url):
-    job = queue.make()
-    queue.claim()
-    with session(queue, database_url, "outlive_viewer") as viewer:
-        seen = viewer.execute("select id, status from outlive.job_states").fetchall()
-        with pytest.raises(errors.InsufficientPrivilege):
-            viewer.execute("update outlive.worker_states set name = 'dead'")
-    assert seen == [(job, "running")]
-
-
 def test_a_job_can_complete_its_own_attempt_and_nothing_else(queue, database_url):
     queue.register_worker()
     job = queue.make(dedupe_key="key")

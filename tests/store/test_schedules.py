@@ -95,15 +95,6 @@ def test_a_firing_makes_a_job_of_the_schedule_and_knows_the_next_one(queue):
     assert queue.run(store.job(job["id"]))[0]["schedule"] == the(queue)["name"]
 
 
-def test_two_workers_that_read_the_same_make_one_job(queue):
-    begin(queue)
-    now = queue.set_now(NOON, later_s=60)
-    (seen,) = due(queue)
-    assert fire(queue, seen, now) == Fired(1, None)
-    assert fire(queue, seen, now) is None
-    assert queue.count("jobs") == 1
-
-
 def test_a_schedule_that_another_worker_is_firing_is_left_to_it(queue, connect):
     begin(queue)
     now = queue.set_now(NOON, later_s=60)
@@ -290,26 +281,11 @@ def test_a_change_after_the_clock_was_set_back_begins_after_the_last_firing(queu
     assert firings(queue) == minutes(2)
 
 
-def test_with_queue_jobs_wait_for_each_other(queue):
-    begin(queue)
-    for minute in (1, 2, 3):
-        fire_all(queue, later_s=60 * minute)
-    assert {queue.state_of(job) for job in jobs(queue)} == {State.PENDING}
-    assert firings(queue) == minutes(1, 2, 3)
-
-
 @pytest.mark.parametrize("overlap", ["skip", "cancel"])
 def test_missed_firings_do_not_overlap_with_each_other(queue, overlap):
     begin(queue, missed="all", overlap=overlap)
     fire_all(queue, later_s=300)
     assert firings(queue) == minutes(5)
-
-
-def test_a_finished_job_overlaps_with_nothing(queue):
-    begin(queue, overlap="skip")
-    for minute in (1, 2, 3):
-        assert fire_all(queue, later_s=60 * minute) == [Fired(1, None)]
-        queue.run_job(jobs(queue)[-1])
 
 
 # Deploys
@@ -575,18 +551,6 @@ def test_run_now_does_not_hide_a_firing_that_still_runs(queue):
     assert fire_all(queue, later_s=120) == [Fired(0, firing)]
 
 
-def test_a_schedule_is_made_set_and_removed_by_hand(queue):
-    assert queue.run(store.set_schedule("report", {"cron": "* * * * *"})) is False
-    assert queue.run(store.add_schedule("report", {"task": TASK, "cron": "* * * * *", "args": [1]}))
-    assert queue.run(store.add_schedule("report", {"task": TASK, "cron": "* * * * *"})) is False
-    assert queue.run(store.set_schedule("report", {"timezone": "Asia/Tokyo", "overlap": "skip"}))
-    made = the(queue)
-    assert (made["cron"], made["args"], made["timezone"]) == ("* * * * *", [1], "Asia/Tokyo")
-    assert (made["missed"], made["overlap"], made["declared"]) == ("once", "skip", None)
-    queue.run(store.remove_schedule("report"))
-    assert queue.count("schedules") == 0
-
-
 def test_a_withdrawn_schedule_that_is_given_a_task_becomes_the_operators_own(queue):
     begin(queue)
     declare(queue)
@@ -606,12 +570,6 @@ def test_a_schedule_in_force_that_is_given_another_task_stays_its_apps(queue):
     assert the(queue)["declared_by"] == APP
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])
-def test_a_verb_names_a_schedule_that_does_not_exist(queue, verb):
-    with pytest.raises(BadArguments, match="there is no schedule missing"), db.translated_errors():
-        queue.execute(f"select outlive.{verb}_schedule('missing')".encode())
-
-
 def test_a_schedule_that_no_app_declares_cannot_be_reset(queue):
     queue.run(store.add_schedule("report", {"task": TASK, "every_s": 5.0}))
     with pytest.raises(BadArguments, match="no app has declared the schedule report"), db.translated_errors():
@@ -621,30 +579,12 @@ def test_a_schedule_that_no_app_declares_cannot_be_reset(queue):
 @pytest.mark.parametrize(
     "nonsense",
     [
-        "cron = '* * * * *'",
-        "every_s = null",
-        "every_s = 0.5",
-        "every_s = 'nan'",
-        "missed = 'some'",
-        "overlap = 'allow'",
-        "starts_at = 'infinity'",
-        "ends_at = '-infinity'",
-        "next_at = '-infinity'",
-        "next_at = '9999-01-01Z'",
-        "last_tick = '-infinity'",
-        "paused_at = 'infinity'",
-        "created_at = '-infinity'",
-        "changed_at = 'infinity'",
-        "name = repeat('x', 201)",
-        "task = repeat('x', 201)",
-        "queue = repeat('x', 201)",
-        "timezone = repeat('x', 201)",
-        "args = '1'",
-        """args = '{"a": "\\u0000"}'""",
-        "args = json_build_array(repeat('x', 70000))",
-        "priority = 10",
-        "jitter_s = 1e6",
-        "queue = ''",
+        *("cron = '* * * * *'", "every_s = null", "every_s = 0.5", "every_s = 'nan'", "missed = 'some'"),
+        *("overlap = 'allow'", "starts_at = 'infinity'", "ends_at = '-infinity'", "next_at = '-infinity'"),
+        *("next_at = '9999-01-01Z'", "last_tick = '-infinity'", "paused_at = 'infinity'", "created_at = '-infinity'"),
+        *("changed_at = 'infinity'", "name = repeat('x', 201)", "task = repeat('x', 201)", "queue = repeat('x', 201)"),
+        *("timezone = repeat('x', 201)", "args = '1'", """args = '{"a": "\\u0000"}'"""),
+        *("args = json_build_array(repeat('x', 70000))", "priority = 10", "jitter_s = 1e6", "queue = ''"),
     ],
 )
 def test_what_no_worker_could_read_or_enqueue_is_refused(queue, nonsense):
@@ -671,13 +611,3 @@ def test_a_worker_that_cannot_fire_marks_nothing_that_another_has_fired(queue):
     fire(queue, seen, now)
     assert not queue.run(store.note_trouble(seen, "no such zone"))
     assert the(queue)["trouble"] is None
-
-
-def test_the_view_shows_a_schedule_and_how_its_last_job_stands(queue):
-    begin(queue)
-    fire_all(queue, later_s=60)
-    shown = queue.row("select * from outlive.schedule_states")
-    assert (shown["name"], shown["task"], shown["every_s"], shown["paused"]) == ("report", TASK, 60.0, False)
-    assert (shown["next_at"], shown["last_tick"]) == (minutes(2)[0], minutes(1)[0])
-    assert (shown["last_job"], shown["last_state"]) == (jobs(queue)[0], "pending")
-    assert (shown["declared_by"], shown["changed"], shown["trouble"]) == (APP, False, None)

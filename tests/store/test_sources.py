@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -18,7 +18,7 @@ from outlive.errors import StaleAttempt
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from tests.driving.making import NOON, WORKER, Queue, lane, new_worker, request
+from tests.driving.making import NOON, WORKER, Connect, Queue, lane, new_worker, request
 from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
 from tests.store.histories import SHORT, run_histories
@@ -369,45 +369,8 @@ def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(queue
         found = queue.row(query + " from outlive.sources where name = %s", name)
         assert tuple(found.values()) == (60, 2, 3, 4, 5), name
     assert health(queue, "example.net")["rate_limit_per_minute"] is None
-    assert queue.values("select distinct source from outlive.waiting order by 1") == [
-        "example.com",
-        "example.net",
-        "example.org",
-        "shop",
-    ]
-
-
-def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_does(queue):
-    queue.make(source="example.org")
-    queue.make("other", source="example.net")
-    queue.make(source="bank")
-    declare(queue, "bank", rate_limit_per_minute=7)
-    declare(queue, rate_limit_per_minute=60, burst=2)
-    queue.register_task(source="shop")
-    queue.run(store.spread_limits(["work"]))
-    rates = "select name, rate_limit_per_minute from outlive.sources order by name"
-    assert queue.execute(rates.encode()).fetchall() == [
-        ("bank", 7),
-        ("example.net", None),
-        ("example.org", 60),
-        ("shop", 60),
-    ]
-    assert health(queue, "example.org")["burst"] == 2
-
-
-def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(connect):
-    connection, stranger = connect(), connect()
-    connection.execute("set lock_timeout = '2s'")
-    declare(connection, "shop", rate_limit_per_minute=7)
-    declare(connection, "bank", rate_limit_per_minute=7)
-    said = [SourceLimits(name, rate_limit_per_minute=60) for name in ("bank", "new", "shop")]
-    with stranger.transaction():
-        stranger.execute("select from outlive.sources where name = 'shop' for update")
-        assert connection.run(store.register_sources(said)) == ["shop"]
-    rates = "select rate_limit_per_minute from outlive.sources order by name"
-    assert connection.values(rates) == [60, 60, 7]
-    assert connection.run(store.register_sources(said)) == []
-    assert connection.values(rates) == [60, 60, 60]
+    named = queue.values("select distinct source from outlive.waiting order by 1")
+    assert named == ["example.com", "example.net", "example.org", "shop"]
 
 
 def test_limits_are_spread_without_waiting_for_a_source_that_another_transaction_has_locked(connect):
@@ -435,21 +398,6 @@ def test_an_unknown_source_is_made_by_the_first_request(queue):
     tell(queue, None, False, source="still unknown")
 
 
-def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(queue):
-    queue.set_now()
-    declare(queue, rate_limit_per_minute=1)
-    queue.register_task(source="shop")
-    names = [f"site-{n:04}" for n in range(1000)]
-    queue.enqueue([request(source=name) for name in names for _ in range(2)])
-    assert len(queue.run(store.sourced_lanes(["work"], batch=2000)).lanes) == 1000
-    begun: list[str] = []
-    for at in range(0, 1000, 50):
-        offered = names[at : at + 50]
-        begun += [job.source for job in claim(queue, *offered, limit=64).claimed]
-        assert claim(queue, *offered, limit=64) == Admitted([], dict.fromkeys(offered, 60.0))
-    assert begun == names
-
-
 # The breaker
 
 
@@ -461,46 +409,6 @@ def half_open(queue: Queue, jobs: int = 3) -> Claimed:
     fail(queue)
     queue.set_now(later_s=300)
     return early
-
-
-@pytest.mark.parametrize("ok", [True, False])
-def test_a_job_that_began_before_the_breaker_opened_decides_nothing(queue, ok):
-    early = half_open(queue)
-    tell(queue, early.token, ok)
-    assert health(queue)["breaker"] == "half-open"
-    (probe,) = claim(queue).claimed
-    tell(queue, early.token, ok)
-    assert health(queue)["breaker"] == "half-open"
-    assert claim(queue).claimed == []
-    tell(queue, probe.token, True)
-    assert health(queue)["breaker"] == "closed"
-
-
-def test_only_the_probe_may_ask_again(queue):
-    early = half_open(queue)
-    guest = begin(queue, "bank")
-    assert ask(queue, guest.token).granted
-    assert ask(queue, guest.token).granted
-    assert ask(queue, early.token) == Grant(granted=False, wait_s=0.5, open=True, slot=None)
-    tell(queue, early.token, None)
-    assert not ask(queue, early.token).granted
-    tell(queue, guest.token, True)
-    assert ask(queue, early.token).granted
-
-
-def test_a_probe_whose_call_says_nothing_leaves_it_to_another_and_goes_on(queue):
-    early = half_open(queue)
-    (probe,) = claim(queue).claimed
-    before = health(queue)
-    tell(queue, probe.token, None)
-    assert health(queue) == before
-    (other,) = claim(queue).claimed
-    assert not ask(queue, probe.token).granted
-    for token in (probe.token, early.token, None):
-        tell(queue, token, None)
-        assert claim(queue).claimed == [], "it is not theirs to give up"
-    tell(queue, other.token, True)
-    assert health(queue)["breaker"] == "closed"
 
 
 def test_a_breaker_that_opens_or_closes_is_told_once(connect):
@@ -520,26 +428,28 @@ def test_a_breaker_that_opens_or_closes_is_told_once(connect):
     assert other.run(store.breakers()) == []
 
 
-def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circle(connect):
-    holder, one, other = connect(), connect(), connect()
-    for name in ("a", "m", "z"):
-        declare(holder, name)
-    pids = [one.info.backend_pid, other.info.backend_pid]
-
-    def wait_for_locks() -> bool:
-        waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
-        return bool(holder.value(waits, pids))
-
-    def told(queue: Queue, names: str) -> None:
-        queue.run(store.count_outcomes([(name, None, False) for name in names]))
-
+def act_in_opposite_orders(connect: Connect, locked: str, *acts: Callable[[Queue], object]) -> None:
+    """Let two sessions act that both meet a row in the middle which a third one has locked."""
+    holder, sessions = connect(), [connect() for _ in acts]
+    waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
     with ThreadPoolExecutor() as threads:
         with holder.transaction():
-            holder.execute("select from outlive.sources where name = 'm' for update")
-            both = [threads.submit(told, one, "amz"), threads.submit(told, other, "zma")]
-            eventually(wait_for_locks)
+            holder.execute(f"select from outlive.{locked} for update".encode())
+            both = [threads.submit(act, session) for act, session in zip(acts, sessions, strict=True)]
+            eventually(lambda: holder.value(waits, [session.info.backend_pid for session in sessions]))
         for each in both:
             each.result(timeout=20)
+
+
+def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circle(connect):
+    holder = connect()
+    for name in ("a", "m", "z"):
+        declare(holder, name)
+
+    def told(names: str) -> Callable[[Queue], object]:
+        return lambda queue: queue.run(store.count_outcomes([(name, None, False) for name in names]))
+
+    act_in_opposite_orders(connect, "sources where name = 'm'", told("amz"), told("zma"))
     assert holder.values("select failure_streak from outlive.sources") == [2, 2, 2]
 
 
@@ -735,14 +645,7 @@ def test_findings_next_jobs_and_success_are_written_together(queue):
     next_one, later = new_worker(), new_worker()
     spawns = [
         {"id": next_one, "task": "parse", "args": [1], "queue": "slow", "source": "bank", "priority": 2},
-        {
-            "id": later,
-            "task": "parse",
-            "args": {"n": 2},
-            "delay_s": 60,
-            "dedupe_key": "k",
-            "options": {"max_losses": 9},
-        },
+        {"id": later, "task": "parse", "delay_s": 60, "dedupe_key": "k", "options": {"max_losses": 9}},
     ]
     complete(queue, claimed, [found("a", 1)], spawns)
     assert queue.state_of(claimed.id) is State.SUCCEEDED
@@ -776,32 +679,13 @@ def test_a_next_job_that_cannot_be_made_undoes_all_of_it(queue, bad, sqlstate):
     assert queue.state_of(claimed.id) is State.RUNNING
 
 
-@pytest.mark.parametrize("why", ["it ended", "it is another worker's"])
-def test_a_stale_attempt_writes_no_finding_and_no_job(queue, why):
-    claimed = begin(queue)
-    if why == "it ended":
-        queue.end(Ended(claimed.token, Outcome.LOST))
-    worker = WORKER if why == "it ended" else new_worker()
-    with pytest.raises(psycopg.Error) as raised:
-        complete(queue, claimed, [found("a", 1)], [{"id": new_worker(), "task": "next", "args": []}], worker=worker)
-    assert raised.value.sqlstate == "OL002"
-    assert (queue.count("records"), queue.count("jobs")) == (0, 1)
-
-
 def test_jobs_that_find_the_same_in_opposite_orders_never_wait_in_a_circle(connect):
-    holder, one, other = connect(), connect(), connect()
+    holder = connect()
     complete(holder, begin(holder), [found("m", 0, 0.1)])
-    jobs = [begin(holder), begin(holder)]
-    pids = [one.info.backend_pid, other.info.backend_pid]
-    with ThreadPoolExecutor() as threads:
-        with holder.transaction():
-            holder.execute("select from outlive.records for update")
-            both = [
-                threads.submit(cast("Callable[..., None]", complete), connection, job, [found(key, 1) for key in keys])
-                for connection, job, keys in zip((one, other), jobs, ("amz", "zma"), strict=True)
-            ]
-            waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
-            eventually(lambda: bool(holder.value(waits, pids)))
-        for each in both:
-            each.result(timeout=20)
+
+    def finding(keys: str) -> Callable[[Queue], object]:
+        job = begin(holder)
+        return lambda queue: complete(queue, job, [found(key, 1) for key in keys])
+
+    act_in_opposite_orders(connect, "records", finding("amz"), finding("zma"))
     assert len(kept(holder)) == 3

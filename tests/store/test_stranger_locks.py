@@ -1,16 +1,23 @@
-"""What a client or a job can lock stops no other's jobs."""
+"""What a client or a job can lock stops no other's jobs, and no call fails because of a deadlock."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
+import msgspec
+import psycopg
 import pytest
 
 from outlive import store
-from outlive.model import Ended
-from outlive.states import State
+from outlive.model import Ended, new_job_id
+from outlive.states import Outcome, State
 from tests.driving.databases import session
-from tests.driving.making import WORKER, Queue
+from tests.driving.making import WORKER, Queue, request
 from tests.store.acting import assert_sound
 from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, succeed
+from tests.store.ring import ring as ring
+from tests.store.test_batches import add, close, open_batch
 from tests.store.test_dependencies import make_after
 
 KEYS = 1869968492
@@ -89,3 +96,83 @@ def test_a_job_that_completes_in_a_long_transaction_with_immediate_constraints_s
 def test_a_client_may_not_lock_keys(stranger):
     with pytest.raises(Exception, match="permission denied"):
         stranger.execute("select outlive.lock_keys(%s)", [[CUSTOMER]])
+
+
+SESSIONS, CALLS, KNOWN = 6, 60, 12
+
+
+class Player:
+    """A session that calls what its seed says, on jobs that all players know."""
+
+    def __init__(self, queue: Queue, jobs: list[UUID], seed: int) -> None:
+        self.connection, self.jobs = queue, jobs
+        self.chance, self.worker = random.Random(seed), UUID(int=seed + 1)
+        self.deadlocks = 0
+        queue.execute("set deadlock_timeout = '20ms'")
+
+    def play(self) -> None:
+        calls: list[Callable[[], object]] = [self.cancel, self.retry, self.enqueue, self.enqueue, self.work]
+        for _ in range(CALLS):
+            try:
+                self.chance.choice(calls)()
+            except psycopg.errors.DeadlockDetected:
+                self.deadlocks += 1
+
+    def some(self) -> list[UUID]:
+        return self.chance.sample(self.jobs[-KNOWN:], self.chance.randint(1, 4))
+
+    def cancel(self) -> None:
+        self.connection.run(store.cancel(self.some()))
+
+    def retry(self) -> None:
+        self.connection.run(store.retry(self.some()))
+
+    def enqueue(self) -> None:
+        """Two jobs: the first waits for some that exist, the second for the first and for others."""
+        first, second = new_job_id(), new_job_id()
+        not_made = self.connection.enqueue(
+            [
+                request(id=first, links=self.links(self.some()), dedupe_key=self.chance.choice(["a", "b", None, None])),
+                request(id=second, links=self.links([first, *self.some()])),
+            ]
+        )
+        self.jobs += {first, second} - not_made.keys()
+
+    def links(self, after: list[UUID]) -> bytes:
+        on_failure = self.chance.choice(["block", "proceed", "cancel", "cancel"])
+        return msgspec.json.encode({"after": after, "on_failure": on_failure})
+
+    def work(self) -> None:
+        claimed = self.connection.claim(worker=self.worker, limit=3)
+        outcomes = [Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED]
+        self.connection.end(
+            *[Ended(one.token, self.chance.choice(outcomes), final=True) for one in claimed], worker=self.worker
+        )
+
+
+def test_a_job_that_joins_a_closed_batch_and_waits_for_a_job_of_it_lets_that_one_end(ring):
+    batch = open_batch(ring.watcher)
+    [needed] = add(ring.watcher, batch)
+    close(ring.watcher, batch)
+    token = ring.watcher.claim_job(needed).token
+    with ring.first.transaction():
+        job = ring.first.make(links=msgspec.json.encode({"after": [needed], "batch": batch}))
+        answer = ring.start(lambda second: second.end(Ended(token)))
+        assert not answer.done()
+    assert answer.result(10) == []
+    ring.watcher.follow()
+    assert ring.watcher.state_of(job) is State.PENDING
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_call_on_the_same_few_jobs_fails_because_of_a_deadlock(connect, seed):
+    watcher = connect()
+    jobs = watcher.make_many(KNOWN)
+    players = [Player(connect(), jobs, 100 * seed + n) for n in range(SESSIONS)]
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        for one in [threads.submit(player.play) for player in players]:
+            one.result()
+    while watcher.execute("select from outlive.end_checks").fetchone() is not None:
+        watcher.follow()
+    assert_sound(watcher)
+    assert sum(player.deadlocks for player in players) == 0

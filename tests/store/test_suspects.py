@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from outlive import store
-from outlive.states import State
 from tests.driving.making import TASK, Queue
-from tests.store.acting import ANNA, BERT, NOW, Place, bring, end_by, give_up
+from tests.store.acting import ANNA, BERT, NOW, Place, bring
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -32,13 +31,6 @@ def test_a_suspect_has_waited_too_long_after_a_minute_and_not_before(queue):
     queue.set_now(NOW + MINUTE)
     assert wait(queue)
     queue.run(store.claim_suspect(ANNA, tasks=[TASK]))
-    assert not wait(queue)
-
-
-@pytest.mark.parametrize("place", [Place.PENDING, Place.QUARANTINED, Place.BLOCKED])
-def test_no_worker_makes_room_for_a_job_that_is_no_suspect(queue, place):
-    bring(queue, place)
-    queue.set_now(NOW + MINUTE)
     assert not wait(queue)
 
 
@@ -92,34 +84,3 @@ def test_a_suspect_that_has_waited_very_long_begins_beside_other_jobs(queue):
     [claimed] = queue.run(beside_others)
     assert (claimed.id, claimed.alone_s) == (scene.job, 0.0)
     assert queue.value("select alone from outlive.running") is False
-
-
-def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(queue):
-    for event, state in [("succeed", State.SUCCEEDED), ("fail", State.RETRYABLE)]:
-        scene = bring(queue, Place.SUSPECT)
-        [claimed] = queue.run(store.claim_suspect(BERT, tasks=[TASK]))
-        assert (claimed.id, claimed.alone_s) == (scene.job, 5.0)
-        end_by(queue, BERT, claimed.token, event)
-        assert queue.state_of(scene.job) is state
-    assert queue.counters(scene.job) == (1, 0, 0)
-
-
-def test_a_worker_that_looks_up_its_jobs_sees_that_one_must_run_alone(queue):
-    bring(queue, Place.SUSPECT)
-    queue.run(store.claim_suspect(BERT, tasks=[TASK]))
-    queue.make()
-    queue.claim(worker=BERT, limit=1)
-    assert [job.alone_s for job in queue.run(store.held_attempts(BERT))] == [5.0, 0.0]
-
-
-def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_started(queue):
-    job = queue.make(options={"max_losses": 2})
-    [claimed] = queue.claim(worker=ANNA, limit=1)
-    end_by(queue, ANNA, claimed.token, "crash", after_s=0.0)
-    queue.claim(worker=ANNA, limit=1)
-    give_up(queue, ANNA)
-    assert len(queue.run(store.reap())) == 1
-    queue.register_task(max_crashes=1)
-    assert queue.run(store.claim_suspect(BERT, tasks=[TASK])) == []
-    assert queue.hold_of(job) == ("quarantined", "killed its process once (max_crashes = 1)")
-    assert queue.counters(job) == (0, 1, 1)

@@ -1,7 +1,6 @@
 """A worker that was wrongly declared dead: the losses of its jobs are taken back, once, and nothing else."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
 
@@ -13,7 +12,7 @@ from outlive.states import Outcome, State
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.renewal import TakingBack
 from outlive.worker.session import Session
-from tests.driving.making import TASK, Queue, register_worker
+from tests.driving.making import TASK, Queue
 from tests.store.acting import (
     ANNA,
     BERT,
@@ -28,9 +27,9 @@ from tests.store.acting import (
     leave_crashes,
 )
 from tests.store.noon import database_url, fresh_at_noon
-from tests.waiting import eventually
+from tests.store.ring import ring
 
-__all__ = ["database_url", "fresh_at_noon"]
+__all__ = ["database_url", "fresh_at_noon", "ring"]
 
 NEW = UUID(int=50)
 URGENT = Lane("default", "", TASK, 4)
@@ -62,15 +61,6 @@ def test_a_job_that_waits_again_has_its_loss_taken_back_and_keeps_its_place(queu
     assert queue.row_of(job)["ready_at"] == NOW - timedelta(hours=1)
     [claimed] = queue.claim(worker=BERT, limit=1)
     assert (claimed.id, claimed.attempt, claimed.losses) == (job, 2, 0)
-
-
-def test_a_job_that_runs_elsewhere_goes_on_with_one_loss_less(queue):
-    job = queue.make()
-    lose(queue)
-    [claimed] = queue.claim(worker=BERT, limit=1)
-    take_back(queue)
-    assert queue.counters(job) == (0, 0, 0)
-    assert queue.run(store.renew(BERT, [claimed.token])) == {claimed.token: False}
 
 
 def test_a_suspect_by_this_loss_alone_waits_like_any_other(queue, connect):
@@ -157,15 +147,6 @@ def test_no_counter_goes_below_zero(queue):
     queue.claim(worker=BERT, limit=1)
     take_back(queue)
     assert [queue.counters(job) for job in jobs] == [(0, 0, 0)] * 2
-
-
-def test_a_registration_that_is_repeated_takes_back_once(queue):
-    job = queue.make()
-    lose(queue, BERT)
-    lose(queue, ANNA)
-    for _ in range(3):
-        take_back(queue)
-    assert queue.counters(job) == (0, 0, 1)
 
 
 def test_a_loss_is_taken_back_once_however_many_workers_name_the_dead_one(queue):
@@ -256,14 +237,6 @@ def test_a_loss_from_before_a_suspect_was_cleared_is_not_taken_back(queue):
     assert queue.counters(job) == (1, 0, 1)
 
 
-def test_a_worker_with_an_unknown_former_id_takes_nothing_back(queue):
-    job = queue.make()
-    lose(queue)
-    queue.register_worker(NEW)
-    take_back(queue, formerly=CARL, new=UUID(int=51))
-    assert queue.counters(job) == (0, 0, 1)
-
-
 def test_a_job_quarantined_for_its_crashes_stays_there(queue):
     job = queue.make(options={"max_crashes": 1})
     lose(queue)
@@ -287,14 +260,6 @@ def test_a_job_convicted_by_its_fingerprint_stays_there(queue):
     assert queue.hold_of(job) == before
 
 
-def test_a_job_blocked_by_an_operator_stays_blocked(queue):
-    job = queue.make()
-    lose(queue)
-    queue.run(store.block([job], "for a while"))
-    take_back(queue)
-    assert queue.state_of(job) is State.BLOCKED
-
-
 def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(queue):
     """The worker's zygote died because of the job, long before the worker was declared dead."""
     job = queue.make()
@@ -308,53 +273,35 @@ def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(queue):
     assert queue.counters(job) == (0, 0, 1)
 
 
-def test_a_lease_that_ended_before_the_worker_was_given_up_is_taken_back_too(queue):
-    job = queue.make()
-    queue.register_worker(ANNA)
-    queue.claim(worker=ANNA, limit=1)
-    queue.set_now(NOW + timedelta(seconds=301))
-    assert len(queue.run(store.expire())) == 1
-    give_up(queue, ANNA)
-    take_back(queue)
-    assert queue.counters(job) == (0, 0, 0)
-
-
-def waits(watcher: Queue, other: Queue) -> bool:
-    query = "select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
-    return watcher.value(query, other.info.backend_pid) is True
+def return_as_new(queue: Queue) -> None:
+    queue.register_worker(NEW, formerly=ANNA)
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_job_that_is_just_being_renewed_is_waited_for(queue, connect, commits):
+def test_a_job_that_is_just_being_renewed_is_waited_for(queue, ring, commits):
     job = queue.make()
     lose(queue)
     [claimed] = queue.claim(worker=BERT, limit=1)
-    first, second = connect(), connect()
-    with ThreadPoolExecutor(1) as threads:
-        with first.transaction(force_rollback=not commits):
-            first.run(store.renew(BERT, [claimed.token]))
-            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
-            eventually(lambda: answer.done() or waits(queue, second))
-        answer.result(timeout=10)
+    with ring.first.transaction(force_rollback=not commits):
+        ring.first.run(store.renew(BERT, [claimed.token]))
+        answer = ring.start(return_as_new)
+    answer.result(timeout=10)
     assert queue.counters(job) == (0, 0, 0)
 
 
-def test_a_job_that_is_just_being_claimed_is_waited_for(queue, connect):
+def test_a_job_that_is_just_being_claimed_is_waited_for(queue, ring):
     job = queue.make()
     lose(queue)
-    first, second = connect(), connect()
-    first.set_now(NOW)
-    with ThreadPoolExecutor(1) as threads:
-        with first.transaction():
-            assert [claimed.id for claimed in first.claim(worker=BERT, limit=1)] == [job]
-            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
-            eventually(lambda: answer.done() or waits(queue, second))
-        answer.result(timeout=10)
+    ring.first.set_now(NOW)
+    with ring.first.transaction():
+        assert [claimed.id for claimed in ring.first.claim(worker=BERT, limit=1)] == [job]
+        answer = ring.start(return_as_new)
+    answer.result(timeout=10)
     assert queue.state_of(job) is State.RUNNING
     assert queue.counters(job) == (0, 0, 0)
 
 
-def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_ends_another(queue, connect):
+def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_ends_another(queue, ring):
     jobs = sorted(queue.make() for _ in range(2))
     queue.register_worker(ANNA)
     queue.claim(worker=ANNA, limit=2)
@@ -363,15 +310,12 @@ def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_end
     queue.execute("update outlive.waiting set priority = 4 where id = %s", [jobs[0]])
     [claimed] = queue.run(store.end_and_claim(BERT, (), [URGENT], limit=1)).claimed
     assert claimed.id == jobs[0]
-    first, second = connect(), connect()
-    first.set_now(NOW)
-    with ThreadPoolExecutor(1) as threads:
-        with first.transaction():
-            assert [one.id for one in first.claim(worker=BERT, limit=1)] == [jobs[1]]
-            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
-            eventually(lambda: answer.done() or waits(queue, second))
-            first.run(store.end_and_claim(BERT, [Ended(claimed.token, Outcome.FAILED)]))
-        answer.result(timeout=10)
+    ring.first.set_now(NOW)
+    with ring.first.transaction():
+        assert [one.id for one in ring.first.claim(worker=BERT, limit=1)] == [jobs[1]]
+        answer = ring.start(return_as_new)
+        ring.first.run(store.end_and_claim(BERT, [Ended(claimed.token, Outcome.FAILED)]))
+    answer.result(timeout=10)
     assert [queue.counters(job) for job in jobs] == [(1, 0, 0), (0, 0, 0)]
     assert_sound(queue)
 

@@ -30,41 +30,6 @@ def shown(found: dict[str, Any], **expected: object) -> dict[str, Any]:
 # One job
 
 
-def test_a_pending_job_has_no_worker_and_no_end(queue):
-    job = queue.make(queue="slow", source="shop", priority=2, delay_s=60, dedupe_key="key")
-    expected = {
-        "id": job,
-        "task": "work",
-        "queue": "slow",
-        "source": "shop",
-        "status": "pending",
-        "priority": 2,
-        "attempt": 0,
-        "failures": 0,
-        "crashes": 0,
-        "losses": 0,
-        "created_at": NOON,
-        "ready_at": NOON + timedelta(seconds=60),
-        "next_retry_at": None,
-        "locked_by": None,
-        "locked_at": None,
-        "heartbeat_at": None,
-        "time_since_heartbeat": None,
-        "lease_until": None,
-        "cancel_requested": False,
-        "completed_at": None,
-        "last_outcome": None,
-        "error_message": None,
-        "held_since": None,
-        "held_details": None,
-        "dedupe_key": "key",
-        "batch": None,
-    }
-    found = job_state(queue, job)
-    assert len(found.pop("fingerprint")) == 16
-    assert found == expected
-
-
 def test_a_running_job_shows_its_worker_and_when_it_was_last_heard_of(queue):
     queue.register_worker(name="crawler-1")
     job = queue.make()
@@ -137,14 +102,6 @@ def test_a_job_that_is_cancelled_unclaimed_is_completed_then(queue):
     assert (found["status"], found["completed_at"], found["attempt"]) == ("cancelled", NOON + timedelta(seconds=5), 1)
 
 
-def test_a_revived_job_is_not_completed_any_more(queue):
-    job = queue.make_finished(Outcome.FAILED)
-    queue.run(store.retry([job]))
-    found = job_state(queue, job)
-    assert (found["status"], found["completed_at"], found["failures"]) == ("pending", None, 0)
-    assert (found["attempt"], found["last_outcome"]) == (1, "failed")
-
-
 def test_a_held_job_shows_why_and_since_when(queue):
     killer, blocked = queue.make_quarantined(), queue.make()
     queue.run(store.block([blocked], "the site is down"))
@@ -193,20 +150,6 @@ def test_recent_jobs_are_the_newest_hundred_newest_first(queue):
     assert queue.values("select id from outlive.recent_jobs limit 1") == [made[60]]
 
 
-def test_job_states_tell_which_worker_has_finished_how_many_also_when_it_is_forgotten(queue):
-    workers = {name: new_worker() for name in ("anna", "bert")}
-    for name, worker in workers.items():
-        queue.register_worker(worker, name=name)
-    queue.make_many(5)
-    for worker, most in ((workers["anna"], 2), (workers["bert"], 3)):
-        queue.end(*(Ended(one.token) for one in queue.claim(worker=worker, limit=most)), worker=worker)
-    queue.execute("delete from outlive.workers")
-    rows = queue.execute(
-        "select status, locked_by, count(*) from outlive.job_states group by 1, 2 order by 2"
-    ).fetchall()
-    assert rows == [("succeeded", "anna", 2), ("succeeded", "bert", 3)]
-
-
 def test_the_workers_name_and_host_stay_with_the_attempt(queue):
     queue.register_worker(name="crawler-1")
     killer = queue.make_quarantined()
@@ -227,76 +170,6 @@ def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(queue)
     queue.run(store.write_progress(WORKER, [Progress(second.token, None, None, None, None)]))
     expected = {"current": None, "total": None, "message": None, "checkpoint": b"[40]", "progress_attempt": 2}
     assert shown(queue.run(store.job(job))[0], **expected) == expected
-
-
-def test_a_running_job_is_stuck_when_its_lease_has_ended(queue):
-    queue.register_worker()
-    queue.make_finished()
-    stuck, alive, _ = queue.make_many(3)
-    claimed = queue.claim(limit=2)
-    queue.set_now(later_s=200)
-    queue.run(store.renew(WORKER, [one.token for one in claimed if one.id == alive]))
-    queue.set_now(later_s=300)
-    assert queue.values("select id from outlive.stuck_jobs") == []
-    queue.set_now(later_s=301)
-    found = queue.row("select * from outlive.stuck_jobs")
-    expected = {
-        "id": stuck,
-        "status": "running",
-        "locked_by": "crawler-1",
-        "locked_at": NOON,
-        "time_since_heartbeat": timedelta(seconds=301),
-    }
-    assert shown(found, **expected) == expected
-
-
-def test_killers_are_shown_with_the_evidence_of_their_last_kill(queue):
-    queue.register_worker(name="crawler-1")
-    queue.register_task(max_crashes=2, backoff_s=(0.0,))
-    job = queue.make(queue="default")
-    queue.run_job(job, Outcome.CRASHED, exit_code=1)
-    queue.set_now(later_s=10)
-    queue.run_job(
-        job,
-        Outcome.OUT_OF_MEMORY,
-        signal="SIGKILL",
-        killed=True,
-        peak_memory_bytes=600_000_000,
-        cpu_s=1.5,
-        error="killed for its memory",
-        output="page 17",
-        stack="in parse",
-    )
-    killed_at = NOON + timedelta(seconds=10)
-    expected = {
-        "id": job,
-        "task": "work",
-        "queue": "default",
-        "quarantined_at": killed_at,
-        "details": "killed its process 2 times (max_crashes = 2)",
-        "crashes": 2,
-        "losses": 0,
-        "attempt": 2,
-        "outcome": "out_of_memory",
-        "signal": "SIGKILL",
-        "exit_code": None,
-        "peak_memory_bytes": 600_000_000,
-        "cpu_s": 1.5,
-        "error_message": "killed for its memory",
-        "stack": "in parse",
-        "output": "page 17",
-        "killed_on": "crawler-1",
-        "last_kill_at": killed_at,
-    }
-    assert shown(queue.row("select * from outlive.killers"), **expected) == expected
-
-
-def test_neither_a_blocked_job_nor_a_released_one_is_a_killer(queue):
-    killer, blocked = queue.make_quarantined(), queue.make()
-    queue.run(store.block([blocked], "wait"))
-    assert queue.values("select id from outlive.killers") == [killer]
-    queue.run(store.release([killer]))
-    assert queue.count("killers") == 0
 
 
 def test_workers_are_shown_with_their_running_jobs(queue):

@@ -152,19 +152,6 @@ def test_while_one_of_two_sleeps_enqueuing_notifies(queue, listener):
     assert listener.heard() == 1
 
 
-def test_in_the_callers_transaction_enqueuing_always_notifies_at_its_commit(queue, listener):
-    with queue.transaction():
-        queue.enqueue([request()], notify=True)
-        assert listener.heard() == 0
-    assert listener.heard() == 1
-
-
-def test_a_transaction_that_is_rolled_back_sends_no_notification(queue, listener):
-    with queue.transaction(force_rollback=True):
-        queue.enqueue([request()], notify=True)
-    assert listener.heard() == 0
-
-
 def noop() -> None: ...
 
 
@@ -236,12 +223,6 @@ def test_making_a_job_ready_again_notifies_a_sleeping_worker(queue, listener, pr
     assert listener.heard() == 1
 
 
-@pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
-def test_making_a_job_ready_again_sends_no_notification_while_all_workers_are_awake(queue, listener, prepare):
-    prepare(queue)(queue)
-    assert listener.heard() == 0
-
-
 @pytest.mark.parametrize(
     "end_it",
     [{"outcome": Outcome.SUCCEEDED}, {"outcome": Outcome.FAILED}, {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"}],
@@ -253,9 +234,3 @@ def test_an_end_that_makes_nothing_ready_sends_no_notification(queue, listener, 
     sleep(queue)
     queue.end(Ended(claimed.token, **end_it))
     assert listener.heard() == 0
-
-
-def test_a_sleeper_is_forgotten_in_a_crash_of_the_server(queue):
-    """The flag is in an unlogged table, so it costs no durable write; a living worker writes it again."""
-    query = "select relpersistence::text from pg_class where oid = 'outlive.sleepers'::regclass"
-    assert queue.execute(query).fetchall() == [("u",)]

@@ -17,11 +17,7 @@ def test_the_page_of_opentelemetry_shows_the_trace_that_its_programs_make(databa
         assert tree(receiver.spans()) == {"GET /orders/7": {"enqueue default": ran}}
         shown = next(block.text for block in pages.blocks_of(page) if "└─" in block.text)
         assert [line.strip("│├└─ ").split("  ")[0] for line in shown.splitlines()] == [
-            "GET /orders/7",
-            "enqueue default",
-            "wait default",
-            "run default",
-            "render",
+            *("GET /orders/7", "enqueue default", "wait default", "run default", "render"),
         ]
 
 

@@ -6,9 +6,10 @@ import os
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from outlive import db
 from outlive_lab.bench import command, growth, run
+from outlive_lab.bench.draining import Drain
 from outlive_lab.bench.figures import Bound, Figure
-from outlive_lab.bench.plot import draw
 from outlive_lab.bench.stock import Stock
 from tests.driving.making import Queue
 
@@ -76,19 +77,13 @@ SMALL = growth.Sizes(
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "curves",
-    [
-        pytest.param(["pending", "lanes"], id="some", marks=pytest.mark.long),
-        pytest.param(list(growth.GROWTHS), id="all", marks=pytest.mark.long),
-    ],
-)
-def test_every_curve_has_its_points_and_a_picture(server_url, tmp_path, curves, monkeypatch):
+def test_every_curve_has_its_points_and_a_picture(server_url, tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "QUICK", SMALL)
     monkeypatch.setattr(growth, "WHOLE", 200)
     there, picture, page = tmp_path / "growth.json", tmp_path / "growth.png", tmp_path / "growth.md"
-    words = ["--growth", "--quick", "--database-url", server_url, "--only", *curves]
+    words = ["--growth", "--quick", "--database-url", server_url, "--only", *growth.GROWTHS]
 
     code = command.main([*words, "--json", str(there), "--plot", str(picture), "--report", str(page)])
 
@@ -96,7 +91,7 @@ def test_every_curve_has_its_points_and_a_picture(server_url, tmp_path, curves, 
     points = json.loads(there.read_text())["points"]
     measured = {(point["curve"], point["at"]) for point in points}
     assert {("pending", 100), ("pending", 12_000), ("lanes", 1), ("lanes", 20)} <= measured
-    assert "finished" not in curves or {("finished", 20_000), ("outlive stats", 20_000)} <= measured
+    assert {("finished", 20_000), ("outlive stats", 20_000)} <= measured
     assert all(point["value"] > 0 for point in points)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "| pending | pending jobs | 12,000 |" in page.read_text()
@@ -131,14 +126,6 @@ def test_a_database_that_holds_jobs_is_refused(database_url, capsys):
     assert f"the database {name} holds jobs" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_an_unknown_line_is_wrong_use(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        command.main(["--only", "nothing"])
-
-    assert stopped.value.code == 2
-    assert "enqueue-many" in capsys.readouterr().err
-
-
 def test_a_figure_is_held_against_its_bound():
     def passed(samples: list[float], bound: Bound, reference: list[float] | None = None) -> bool | None:
         return Figure("", "", "", samples, bound=bound, reference=reference or []).passed
@@ -152,9 +139,24 @@ def test_a_figure_is_held_against_its_bound():
     assert passed([56], Bound("at most of reference", 1.1), [50]) is False
 
 
-def test_a_picture_can_be_drawn_of_nothing(tmp_path):
-    versions = dict.fromkeys(("outlive", "postgres", "psycopg", "python"), "1")
+def test_a_drain_ends_every_job_that_a_worker_could_claim(database_url):
+    with Queue.at(database_url, db.PINNED) as connection:
+        Stock(count=30).put(connection)
+        Stock(count=20, priority=2).put(connection)
+        Stock(count=30, source="open-", lanes=3).put(connection)
+        Stock(count=5, source="paused", paused=True).put(connection)
+        Stock(count=5, ahead_s=3600.0).put(connection)
+        drain = Drain(connection, k=7)
+        turns = []
+        while claimed := drain.turn():
+            turns.append(claimed)
+        drain.finish()
 
-    draw([], {"versions": versions, "cpu_count": 2, "settings": {}}, tmp_path / "empty.png")
-
-    assert (tmp_path / "empty.png").exists()
+        ended = connection.execute(
+            "select j.source, count(*) from outlive.attempts a join outlive.jobs j on j.id = "
+            "a.job_id where a.outcome = 'succeeded' group by 1 order by 1"
+        ).fetchall()
+        left = connection.execute("select source, count(*) from outlive.waiting group by 1 order by 1").fetchall()
+    assert max(turns) == 7
+    assert ended == [("", 50), ("open-000000", 10), ("open-000001", 10), ("open-000002", 10)]
+    assert left == [("", 5), ("paused", 5)]
