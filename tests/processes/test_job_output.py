@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from outlive import logs, output
+from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import MARK
 from outlive.worker.processes.job_output import LOGGED_LINES, MAX_LINE_BYTES, TAIL_BYTES, JobOutput
@@ -32,7 +33,7 @@ def _log_as_text() -> Iterator[None]:
 def logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of the log, each with the task that said it."""
     return [
-        line.partition("[")[2].replace(f" {FIRST.id} #1]", ":").replace(f" {SECOND.id} #1]", ":")
+        line.partition("[")[2].replace(f" {short_id(FIRST.id)} #1]", ":").replace(f" {short_id(SECOND.id)} #1]", ":")
         for line in capsys.readouterr().err.splitlines()
     ]
 
@@ -48,6 +49,15 @@ def test_lines_are_logged_for_the_job_that_said_them_however_they_arrive(size, c
     assert said.end(SECOND, marked=False) == "three\nfour"
     assert logged(capsys) == ["second: three", "second: four"]
     assert said.end(FIRST, marked=False) is None
+
+
+def test_the_output_of_several_jobs_that_arrives_at_once_is_divided_among_them(capsys):
+    said = JobOutput()
+    said.add(b"one\n" + MARK + b"two\n" + MARK + b"three\n" + MARK, FIRST)
+    assert said.end(FIRST, marked=True) == "one\n"
+    assert said.end(SECOND, marked=True) == "two\n"
+    assert said.end(FIRST, marked=True) == "three\n"
+    assert logged(capsys) == ["first: one", "second: two", "first: three"]
 
 
 def test_what_comes_between_two_jobs_counts_for_the_next(capsys):
@@ -78,7 +88,7 @@ def test_a_flood_is_counted_and_its_end_is_kept(capsys):
     assert TAIL_BYTES - 200 < sum(len(one) + 1 for one in lines) <= TAIL_BYTES
     *shown, left_out = capsys.readouterr().err.splitlines()
     assert len(shown) == LOGGED_LINES
-    assert f"{50_001 - LOGGED_LINES:,} lines of job {FIRST.id} were left out" in left_out
+    assert f"{50_001 - LOGGED_LINES:,} lines of job {short_id(FIRST.id)} were left out" in left_out
 
 
 def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys):

@@ -78,6 +78,8 @@ class JobOutput:
         """The output of the job that has just ended: up to the mark, if the child wrote one."""
         if not (self._tail or self._partial or self._early or self._marked):
             return None
+        if self._early and not self._marked:
+            self.add(b"", job)  # Its mark came together with that of the job before it.
         if self._early and not (marked and self._marked):
             early, self._early = bytes(self._early), bytearray()
             self._split(self._partial + early, job)
