@@ -14,7 +14,15 @@ from outlive.cli import doctor
 from outlive.errors import JobFailed
 from outlive.humanize import RESTART
 from outlive.model import Schedule, SourceLimits
-from outlive.operations.findings import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
+from outlive.operations.findings import (
+    Finding,
+    judge_clock,
+    judge_disk,
+    judge_jobs,
+    judge_server,
+    judge_tasks,
+    judge_vacuum,
+)
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
@@ -42,7 +50,7 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli, queue):
     assert levels["1 job is in quarantine"] == "advice"
     assert levels["1 job failed for good in the last day"] == "advice"
     assert levels["1 job is ready and no worker is active"] == "problem"
-    assert all(finding["next"] for finding in found.values() if finding["level"] != "fine")
+    assert all(finding["next"] for finding in found.values() if finding["level"] in ("advice", "problem"))
     text = cli("doctor").out
     assert "✗ fsync is off" in text
     assert "→ alter system set fsync = on" in text
@@ -115,6 +123,7 @@ def test_a_long_transaction_is_named_by_its_backend(queue, connect):
     ("sick", "level", "said"),
     [
         ({}, "fine", "Postgres"),
+        ({"standby": True}, "problem", "this server is a standby: no job can be enqueued or run here"),
         ({"server_version": 130011}, "problem", "Postgres 13 is too old"),
         ({"synchronous_commit": "off"}, "problem", "synchronous_commit is off"),
         ({"autovacuum": "off"}, "problem", "autovacuum is off"),
@@ -132,9 +141,52 @@ def test_each_ill_of_the_server_has_its_weight(queue, sick, level, said):
 
 
 def test_idle_workers_and_idle_queues_are_no_problem(queue):
-    [health] = queue.run(store.health())
+    [health] = queue.run(store.job_health())
     assert _worst(list(judge_jobs(health, ready=0))).level == "advice"
     assert _worst(list(judge_jobs(health | {"active_workers": 2}, ready=5))).level == "fine"
+
+
+def test_a_role_that_does_not_see_other_sessions_is_not_told_that_vacuum_keeps_up(queue, database_url, connect):
+    assert "vacuum keeps up" in findings(Cli(database_url))
+    other = connect()
+    other.execute("begin isolation level repeatable read")
+    other.execute("select 1 from outlive.jobs")
+    found = findings(Cli(make_conninfo(database_url, options="-c role=outlive_worker")))
+    assert "vacuum keeps up" not in found
+    what = "could not look whether a transaction keeps vacuum from removing rows: this role does not see others"
+    assert found[what] == {"level": "unknown", "what": what, "next": 'grant pg_monitor to "outlive_worker"'}
+    assert "no job is stuck" in found
+
+
+def test_a_role_of_few_rights_hears_of_all_that_it_may_see_and_of_what_it_may_not(queue, database_url):
+    queue.make_finished(Outcome.FAILED)
+    viewer = findings(Cli(make_conninfo(database_url, options="-c role=outlive_viewer")))
+    assert "no job is stuck" in viewer
+    refused = [
+        one for what, one in viewer.items() if what.startswith("could not look at the jobs that failed: permission")
+    ]
+    assert [one["level"] for one in refused] == ["unknown"]
+    web = findings(Cli(make_conninfo(database_url, options="-c role=outlive_enqueue")))
+    assert not any(what.startswith(("no job", "no worker", "every job")) for what in web)
+    for thing in ("stuck jobs", "the queues", "the workers", "the lanes", "the sources", "the schedules"):
+        assert any(what.startswith(f"could not look at {thing}") for what in web)
+    assert any("a process may open" in what for what in web)
+
+
+def test_a_disk_that_is_full_or_nearly_so_is_found_and_one_that_is_not_seen_is_not_fine(cli, queue):
+    [health] = queue.run(store.health())
+    gigabyte = 1024**3
+    assert judge_disk(health, (50 * gigabyte, 100 * gigabyte)).level == "fine"
+    assert judge_disk(health, (20 * gigabyte, 1000 * gigabyte)).level == "fine"
+    assert "a full one stops all work" in judge_disk(health, (gigabyte, 100 * gigabyte)).what
+    assert judge_disk(health, None).level == "unknown"
+    queue.execute(
+        "create function no_space() returns event_trigger language plpgsql as $$ begin"
+        " raise disk_full using message = 'could not extend file: No space left on device'; end $$"
+    )
+    queue.execute("create event trigger full_disk on ddl_command_start execute function no_space()")
+    what = "the server's disk is full: could not extend file: No space left on device"
+    assert findings(cli)[what]["level"] == "problem"
 
 
 def test_dead_rows_that_pile_up_are_found(queue, monkeypatch):
@@ -239,4 +291,4 @@ def test_the_tightest_limit_of_the_cgroups_above_is_found(tmp_path):
 
 
 def _worst(findings: list[Finding]) -> Finding:
-    return max(findings, key=lambda finding: ["fine", "advice", "problem"].index(finding.level))
+    return max(findings, key=lambda finding: ["fine", "unknown", "advice", "problem"].index(finding.level))

@@ -6,11 +6,14 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+import psycopg
 import typer
 
-from outlive import config, db, migrate, store
+from outlive import config, db, migrate, operations, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
@@ -20,6 +23,7 @@ from outlive.operations.findings import Finding, checked
 from outlive.states import State
 from outlive.worker.limits import cgroups
 
+T = TypeVar("T")
 FEW_FILES = 1024
 FILES_PER_SLOT = 16
 PROCESSES_PER_SLOT = 3
@@ -27,12 +31,19 @@ FEW_PROCESSES = 200
 SMALL_SHARED_BYTES = 64 * 1024 * 1024
 SMALL_MEMORY_BYTES = 256 * 1024 * 1024
 NEAR = 0.9
-_MARKS = {"fine": ("✓", "green"), "advice": ("!", "yellow"), "problem": ("✗", "bold red")}
+_MARKS = {
+    "fine": ("✓", "green"),
+    "unknown": ("?", "yellow"),
+    "advice": ("!", "yellow"),
+    "problem": ("✗", "bold red"),
+}
 
 
 @command(app)
 def doctor(context: CommandContext, json: Json = False) -> None:
     """Check this machine, the database, the jobs and the workers. Exit code 1 if there is a problem.
+
+    What its role may not see is marked with a question mark, with what to grant.
 
     Example: outlive doctor --json
     """
@@ -67,24 +78,83 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
             what, _, hint = str(error).partition(": ")
             yield Finding("problem", what, hint)
             return
-    yield Finding("fine", f"the schema has version {migrate.VERSION}")
+        except psycopg.errors.InsufficientPrivilege as error:
+            yield _refused("the version of the schema", error, connection.info.user)
+        else:
+            yield Finding("fine", f"the schema has version {migrate.VERSION}")
     if connection.pooled:
         yield Finding(
             "advice",
             "a pooler in transaction mode is between here and the server: a worker notices jobs and deaths later",
             "give workers the address of the server itself, or a pool in session mode",
         )
-    [health] = context.run(store.health())
-    before, there, after = time.time(), context.run(store.clock()), time.time()
-    yield findings.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
-    yield from findings.judge_server(health)
-    yield from findings.judge_vacuum(health)
-    queues, workers = context.run(store.list_queues()), context.run(store.list_workers())
-    lanes, sources = context.run(store.list_lanes(limit=10_000)), context.run(store.list_sources())
-    schedules = context.run(store.list_schedules())
-    yield from findings.judge_work(health, queues, workers, lanes, sources, schedules)
+    looks = _Looks(connection)
+    if (server := looks("the settings of the server", store.health())) is not None:
+        yield from findings.judge_server(server[0])
+        yield from findings.judge_vacuum(server[0])
+        yield findings.judge_disk(server[0], _free(server[0]))
+        if not server[0]["standby"]:
+            looks("whether the server can write", store.write_some())
+    before = time.time()
+    if (there := looks("the clock of the database", store.clock())) is not None:
+        yield findings.judge_clock(there - (before + time.time()) / 2, doubt_s=(time.time() - before) / 2)
+    health = looks("stuck jobs, the quarantine and workers", store.job_health())
+    yield from findings.judge_work(
+        None if health is None else health[0],
+        looks("the queues", store.list_queues()),
+        looks("the workers", store.list_workers()),
+        looks("the lanes", store.list_lanes(limit=10_000)),
+        looks("the sources", store.list_sources()),
+        looks("the schedules", store.list_schedules()),
+    )
     failed = store.JobFilter(states=(State.FAILED,), since_s=findings.DAY_S)
-    yield findings.judge_failures(context.do(selection.count(failed)))
+    with looks.at("the jobs that failed"):
+        yield findings.judge_failures(operations.run(selection.count(failed), looks.run))
+    yield from looks.findings
+
+
+class _Looks:
+    """Asks the database, and goes on where it refuses. `findings` has what could not be seen, and a full disk."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        self._connection = connection
+        self.findings: list[Finding] = []
+
+    def __call__(self, what: str, statement: db.Statement[T]) -> T | None:
+        with self.at(what):
+            return self.run(statement)
+        return None
+
+    def run(self, statement: db.Statement[T]) -> T:
+        return db.run(self._connection, statement)
+
+    @contextmanager
+    def at(self, what: str) -> Iterator[None]:
+        with db.translated_errors():
+            try:
+                yield
+            except psycopg.errors.InsufficientPrivilege as error:
+                self.findings.append(_refused(what, error, self._connection.info.user))
+            except psycopg.errors.DiskFull as error:
+                full = f"the server's disk is full: {error.diag.message_primary}"
+                self.findings.append(Finding("problem", full, "make room on it; then workers continue by themselves"))
+
+
+def _refused(what: str, error: psycopg.Error, user: str) -> Finding:
+    return Finding(
+        "unknown", f"could not look at {what}: {error.diag.message_primary}", f'grant outlive_worker to "{user}"'
+    )
+
+
+def _free(server: findings.Row) -> tuple[int, int] | None:
+    """How much room the server's disk has, if it is this machine's."""
+    if not server["beside"] or server["data_directory"] is None:
+        return None
+    try:
+        found = os.statvfs(server["data_directory"])
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def _examine_machine(slots: int) -> Iterator[Finding]:

@@ -25,7 +25,10 @@ MUCH_WAL_BYTES = 1024**3
 MOST_NAMED = 5
 HOUR_S, DAY_S = 3600.0, 86_400.0
 _RELOAD = "select pg_reload_conf()"
-Level = Literal["fine", "advice", "problem"]
+FEW_BYTES, LITTLE = 10 * 1024**3, 0.1
+"""How much of a disk is free at least; less of a small one."""
+Level = Literal["fine", "unknown", "advice", "problem"]
+"""unknown: it could not be seen."""
 Row = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 
@@ -49,6 +52,11 @@ def checked(
 
 def judge_server(health: Row) -> Iterator[Finding]:
     """Findings about the server: its version, settings and sessions."""
+    if health["standby"]:
+        what = "this server is a standby: no job can be enqueued or run here"
+        yield Finding(
+            "problem", what, "give the address of the primary, or several with target_session_attrs=read-write"
+        )
     version = health["server_version"] // 10000
     old = (f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
     yield checked(version >= OLDEST_POSTGRES, f"Postgres {version}", old, "problem")
@@ -82,7 +90,23 @@ def judge_vacuum(health: Row) -> Iterator[Finding]:
             what = f"outlive.{table['name']} has {table['dead']:,} dead rows and {table['live']:,} live ones"
             cure = f"vacuum outlive.{table['name']}"
             found.append(Finding("advice", f"{what} ({vacuumed}): claims get slower", cure))
+    if not health["sees_all"]:
+        what = "could not look whether a transaction keeps vacuum from removing rows: this role does not see others"
+        found.append(Finding("unknown", what, f'grant pg_monitor to "{health["role"]}"'))
     yield from found or [Finding("fine", "vacuum keeps up")]
+
+
+def judge_disk(health: Row, free: tuple[int, int] | None) -> Finding:
+    """Whether the disk of the server has room. `free`: how many bytes of how many; None: it is on another machine, or
+    Postgres hides where its data is.
+    """
+    has = f"the database has {size(health['database_bytes'])}"
+    if free is None:
+        return Finding("unknown", f"could not look how much of the server's disk is free, which SQL can't say; {has}")
+    left, whole = free
+    what = f"the server's disk has {size(left)} free of {size(whole)}, and {has}"
+    cure = f"make room below {health['data_directory']}, or shorten keep_finished_s and keep_failed_s"
+    return checked(left >= min(FEW_BYTES, LITTLE * whole), what, (f"{what}: a full one stops all work", cure))
 
 
 def _held_back(health: Row) -> Iterator[Finding]:
@@ -103,16 +127,28 @@ def _held_back(health: Row) -> Iterator[Finding]:
 
 
 def judge_work(
-    health: Row, queues: Rows, workers: Rows, lanes: Rows, sources: Rows, schedules: Rows, *, within_s: float = DAY_S
+    health: Row | None,
+    queues: Rows | None,
+    workers: Rows | None,
+    lanes: Rows | None,
+    sources: Rows | None,
+    schedules: Rows | None,
+    *,
+    within_s: float = DAY_S,
 ) -> Iterator[Finding]:
-    """Findings about jobs, and about all that keeps them from running. A death is one for so long."""
-    yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
-    yield from judge_workers(workers, within_s=within_s)
-    yield from judge_tasks(lanes, workers)
-    yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
-    yield from _judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
-    yield from _judge_sources(sources)
-    yield from _judge_schedules(schedules)
+    """Findings about jobs, and about all that keeps them from running. A death is one for so long. None: not seen."""
+    if health is not None and queues is not None:
+        yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
+    if workers is not None:
+        yield from judge_workers(workers, within_s=within_s)
+    if lanes is not None and workers is not None:
+        yield from judge_tasks(lanes, workers)
+    if lanes is not None and queues is not None:
+        yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
+    if lanes is not None and sources is not None:
+        yield from _judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+    yield from _judge_sources(sources or [])
+    yield from _judge_schedules(schedules or [])
 
 
 def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from outlive import wire
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.statements import Table, as_they_are, first_column, pairs, scalar, statement, table
+from outlive.store.statements import Table, as_they_are, first_column, nothing, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
@@ -138,6 +138,14 @@ def metrics() -> Statement[list[Row]]:
 def latencies() -> Statement[Table]:
     """How long attempts took lately, and how long jobs waited for the first one; null: none ended."""
     return statement("latencies", table)
+
+
+def job_health() -> Statement[Table]:
+    return statement("job_health", table)
+
+
+def write_some() -> Statement[None]:
+    return statement("write_some", nothing)
 
 
 def health() -> Statement[Table]:

@@ -166,8 +166,15 @@ from unnest('{succeeded,retryable,failed,quarantined,cancelled}'::text[]) s(stat
 where r.started_at is not null;
 
 -- name: health
--- What `outlive doctor` judges.
+-- What `outlive doctor` judges of the server. Any role may ask. `sees_all`: whether this one sees what the
+-- sessions of others do; Postgres hides that from most.
 select
+  pg_is_in_recovery() as standby,
+  current_user as role,
+  pg_has_role('pg_read_all_stats', 'usage') as sees_all,
+  inet_server_addr() is null as beside,
+  (select s.setting from pg_settings s where s.name = 'data_directory') as data_directory,
+  pg_database_size(current_database()) as database_bytes,
   current_setting('server_version_num')::int as server_version,
   current_setting('synchronous_commit') as synchronous_commit,
   current_setting('fsync') as fsync,
@@ -180,9 +187,6 @@ select
    order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot_pid,
   (select count(*) from pg_stat_activity a where a.datname is not null)::int as connections,
   current_setting('max_connections')::int as max_connections,
-  (select count(*) from outlive.stuck_jobs)::int as stuck,
-  (select count(*) from outlive.held where why = 'quarantined')::int as quarantined,
-  (select count(*) from outlive.worker_states where state = 'active')::int as active_workers,
   (select json_agg(json_build_object('name', t.relname, 'dead', t.n_dead_tup, 'live', t.n_live_tup, 'vacuumed',
      to_char(greatest(t.last_vacuum, t.last_autovacuum), 'YYYY-MM-DD HH24:MI')) order by t.n_dead_tup desc)
    from pg_stat_user_tables t where t.schemaname = 'outlive' and t.n_dead_tup > 0) as dead_rows,
@@ -193,6 +197,17 @@ select
      'wal_bytes', case when pg_is_in_recovery() then 0
        else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint end))
    from pg_replication_slots s where not s.active) as slots;
+
+-- name: job_health
+-- What `outlive doctor` judges of the jobs, beside the lists.
+select
+  (select count(*) from outlive.stuck_jobs)::int as stuck,
+  (select count(*) from outlive.killers)::int as quarantined,
+  (select count(*) from outlive.worker_states where state = 'active')::int as active_workers;
+
+-- name: write_some
+-- Write a megabyte where temporary tables are, and drop it again: an error says that the server can't.
+create temporary table outlive_doctor on commit drop as select md5(n::text) from generate_series(1, 20000) n;
 
 -- name: clock
 -- The database's clock, for callers that compare it with their own.
