@@ -96,6 +96,7 @@ LIVENESS = Purpose(
 """The session whose lock shows that a worker is alive. The server never ends it."""
 
 _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
+_NO_RIGHT = "42501"
 _BUSY = {
     "55P03": "another transaction holds a lock that this statement needs; nothing was written: "
     "try again, and see pg_locks for the transaction",
@@ -364,4 +365,5 @@ def translated_errors() -> Iterator[None]:
             raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({text})") from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {text}") from error
-        raise OutliveError(f"the database refused: {text}") from error
+        rights = "; the role needs more rights (docs/how-to/secure.md)" if error.sqlstate == _NO_RIGHT else ""
+        raise OutliveError(f"the database refused: {text}{rights}") from error

@@ -58,6 +58,11 @@ def number(count: int, *, estimated: bool = False) -> str:
     return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"
 
 
+def rate(per_s: float) -> str:
+    """How often something happens per second: three digits, or all of a whole number."""
+    return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
+
+
 def duration(seconds: float) -> str:
     if not 0 <= seconds < 1e12:  # Clients in other languages can write any number, also NaN.
         return f"{seconds:g} s"

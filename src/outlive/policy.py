@@ -36,11 +36,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int | None = None
     max_losses: int | UnsetType | None = UNSET
     timeout_s: float | UnsetType | None = UNSET
-    stall_s: float | None = None
-    memory_bytes: int | None = None
+    stall_s: float | UnsetType | None = UNSET
+    memory_bytes: int | UnsetType | None = UNSET
     recycle_after: RecycleAfter = 1
     preload: bool = True
-    backoff_s: tuple[float, ...] | None = None
+    backoff_s: float | tuple[float, ...] | None = None
+    """A base that doubles up to the cap of the configuration, or all delays."""
     retry_on: tuple[type[BaseException], ...] = ()
     fail_on: tuple[type[BaseException], ...] = ()
     on_worker_death: OnWorkerDeath = "retry"
@@ -64,12 +65,12 @@ def exponential(base_s: float, cap_s: float) -> tuple[float, ...]:
     return tuple(steps[: last + 1])
 
 
-def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
-    """The delays of a base, a list or a function of n. A function is called now: a reaper in SQL can't call it."""
+def parse_backoff(value: Backoff) -> float | tuple[float, ...]:
+    """A base, or the delays of a list or a function of n, which is called now: a reaper in SQL can't call it."""
     if callable(value):
         return tuple(_step(value(n)) for n in range(MAX_BACKOFF_STEPS))
     if isinstance(value, float | int | str | timedelta):
-        return exponential(seconds("backoff", value), cap_s)
+        return seconds("backoff", value)
     if not isinstance(value, Sequence):
         raise refused("backoff", value, "a duration, a list of durations, or a function of the number of failures")
     steps = tuple(_step(step) for step in value)
@@ -104,10 +105,11 @@ class LimitOptions(TypedDict, total=False):
     limit."""
     timeout: Duration | None
     """How long an attempt may take. Then its process gets SIGTERM, and later SIGKILL. None: without limit."""
-    stall: Duration
-    """How long an attempt may run without a call of `progress` or `checkpoint`."""
-    memory: int | str
-    """How much memory the processes of the job may use together, beyond what they share with the zygote."""
+    stall: Duration | None
+    """How long an attempt may run without a call of `progress` or `checkpoint`. None: without limit."""
+    memory: int | str | None
+    """How much memory the processes of the job may use together, beyond what they share with the zygote. None: without
+    limit."""
     on_worker_death: OnWorkerDeath
     """What becomes of the job when its worker dies: retry, the default, or fail."""
 
@@ -120,8 +122,8 @@ LIMITS: Checks = {
     "max_crashes": ("max_crashes", count),
     "max_losses": ("max_losses", optional(count)),
     "timeout": ("timeout_s", optional(seconds)),
-    "stall": ("stall_s", seconds),
-    "memory": ("memory_bytes", memory_bytes),
+    "stall": ("stall_s", optional(seconds)),
+    "memory": ("memory_bytes", optional(memory_bytes)),
     "on_worker_death": ("on_worker_death", lambda name, value: choice(name, value, "retry", "fail")),
 }
 
@@ -161,8 +163,12 @@ def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
         max_losses=config.max_losses if policy.max_losses is UNSET else policy.max_losses,
         on_worker_death=policy.on_worker_death,
         quarantine_by=policy.quarantine_by,
-        backoff_s=policy.backoff_s or exponential(config.backoff_base_s, config.backoff_cap_s),
+        backoff_s=_delays(config.backoff_base_s if policy.backoff_s is None else policy.backoff_s, config),
         keep_finished_s=policy.keep_finished_s,
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
     )
+
+
+def _delays(backoff_s: float | tuple[float, ...], config: Config) -> tuple[float, ...]:
+    return backoff_s if isinstance(backoff_s, tuple) else exponential(backoff_s, config.backoff_cap_s)

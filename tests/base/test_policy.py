@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import outlive
 from outlive import policy, validation
+from outlive.child.zygote import _facts_of
 from outlive.config import Config
 from outlive.errors import ConfigError
 from outlive.policy import Policy
@@ -37,7 +38,26 @@ def policy_of(**options: Any) -> Policy:
     ],
 )
 def test_a_backoff_is_a_list_of_delays(written, steps):
-    assert policy.parse_backoff(written) == steps
+    assert policy.task_row("t", policy_of(backoff=written), Config()).backoff_s == steps
+
+
+@pytest.mark.parametrize(("cap_s", "steps"), [(3600, (1800, 3600)), (200_000, (1800, 3600, 7200, 14400))])
+def test_a_base_doubles_up_to_the_cap_of_the_settings(cap_s, steps):
+    delays = policy.task_row("t", policy_of(backoff="30m"), Config(backoff_cap_s=cap_s)).backoff_s
+    assert (delays[:4], delays[-1]) == (steps, cap_s)
+
+
+def test_a_list_of_delays_has_no_cap():
+    assert policy.task_row("t", policy_of(backoff=[7200]), Config(backoff_cap_s=3600)).backoff_s == (7200,)
+
+
+def test_none_lifts_the_limits_of_the_settings():
+    app = outlive.App(stall_s=60, memory_bytes="1GB")
+    app.task(stall=None, memory=None, timeout=None)(test_none_lifts_the_limits_of_the_settings)
+    app.task(test_a_list_of_delays_has_no_cap)
+    unlimited, limited = _facts_of(app)
+    assert (unlimited.stall_s, unlimited.memory_bytes, unlimited.timeout_s) == (None, None, None)
+    assert (limited.stall_s, limited.memory_bytes, limited.timeout_s) == (60, 10**9, 3600)
 
 
 def test_a_function_as_backoff_is_asked_at_once_for_every_step():
@@ -45,7 +65,8 @@ def test_a_function_as_backoff_is_asked_at_once_for_every_step():
 
 
 def test_a_function_that_grows_beyond_all_bounds_is_held_at_a_year():
-    assert policy.parse_backoff(lambda n: 60 * 4**n)[0::31] == (60.0, policy.MAX_BACKOFF_S)
+    delays = policy.task_row("t", policy_of(backoff=lambda n: 60 * 4**n), Config()).backoff_s
+    assert delays[0::31] == (60.0, policy.MAX_BACKOFF_S)
 
 
 @pytest.mark.parametrize("written", [[], [1] * 1001, [-1], "soon", ["soon"], lambda n: -n, lambda n: None])

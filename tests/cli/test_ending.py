@@ -81,6 +81,13 @@ def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli, queue):
     assert process.returncode == 0
 
 
+def test_ctrl_c_during_the_imports_prints_nothing():
+    stop = "cli.load = lambda words: os.kill(os.getpid(), signal.SIGINT)"
+    script = f"import os, signal; from outlive import cli; {stop}; cli.main()"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_without_a_url_the_embedded_server_is_used_and_made_ready():
     home = Path(tempfile.mkdtemp(prefix="outlive-cli-", dir="/var/tmp"))
     home.chmod(0o755)
@@ -89,7 +96,9 @@ def test_without_a_url_the_embedded_server_is_used_and_made_ready():
         assert ran.json == []
         told = f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {home / 'server'}"
         assert ran.err == f"outlive: {told}\n"
-        eventually(lambda: not list(home.rglob("postmaster.pid")), what="the server stops")
+        again = ended(Cli(None).process("jobs", "--json", OUTLIVE_HOME=str(home / "server")))
+        assert (again.json, again.err) == ([], "")
+        eventually(lambda: not (home / "server" / "socket").exists(), what="the server stops")
     finally:
         shutil.rmtree(home)
 

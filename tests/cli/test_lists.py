@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from outlive import store
-from outlive.humanize import innermost
+from outlive.humanize import innermost, rate
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
-from tests.driving.making import KILLED, WORKER, links
+from tests.driving.making import KILLED, WORKER, links, new_worker
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
@@ -129,6 +129,26 @@ def test_show_names_the_worker_that_runs_the_job(cli, queue):
     queue.claim_job(job)
     assert "running" in (text := cli("show", job).out)
     assert "on crawler-1" in text
+
+
+def test_an_active_worker_is_seen_now_and_a_dead_one_at_its_last_heartbeat(cli, queue):
+    alive, dead = new_worker(), new_worker()
+    for worker, name in ((alive, "alive"), (dead, "dead")):
+        queue.register_worker(worker, name=name)
+    queue.execute("update outlive.workers set last_seen = outlive.now() - interval '26 s' where name = 'alive'")
+    queue.execute(
+        "update outlive.workers set state = 'dead', last_seen = outlive.now() - interval '13 s' where name = 'dead'"
+    )
+    lines = {
+        line.split()[0]: line.split() for line in cli("workers").out.splitlines() if line.startswith(("alive", "dead"))
+    }
+    assert lines["alive"][-1] == "now"
+    assert lines["dead"][-3:] == ["13", "s", "ago"]
+
+
+@pytest.mark.parametrize(("per_s", "shown"), [(0.0123, "0.0123"), (2.5, "2.5"), (99.96, "100"), (1312.4, "1,312")])
+def test_a_rate_is_shown_without_an_exponent(per_s, shown):
+    assert rate(per_s) == shown
 
 
 def test_killers_come_with_their_evidence(cli, queue):

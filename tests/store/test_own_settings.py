@@ -86,6 +86,17 @@ def test_jobs_are_kept_as_long_as_their_app_says_whichever_process_prunes(queue,
     assert left == [["kept", "kept", "unknown"], ["kept", "kept"], ["kept", "kept"], []]
 
 
+def test_a_task_may_keep_its_jobs_for_longer_than_its_app(queue):
+    queue.register_task(app_keep_finished_s=7 * DAY_S, keep_finished_s=30 * DAY_S)
+    queue.make_finished()
+    left = []
+    for days in (8, 29, 31):
+        queue.set_now(NOON, later_s=days * DAY_S)
+        queue.run(store.prune_finished(State.SUCCEEDED, keep_s=7 * DAY_S))
+        left.append(queue.value("select count(*) from outlive.jobs"))
+    assert left == [1, 1, 0]
+
+
 def test_crashes_are_kept_as_long_as_their_app_says(queue):
     queue.register_task(app_keep_failed_s=90 * DAY_S)
     for task in (TASK, "unknown"):

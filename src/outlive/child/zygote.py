@@ -239,8 +239,8 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
         protocol.TaskFacts(
             limits=task_row(name, task.policy, config),
             timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
-            stall_s=task.policy.stall_s or config.stall_s,
-            memory_bytes=task.policy.memory_bytes or config.memory_bytes,
+            stall_s=config.stall_s if task.policy.stall_s is UNSET else task.policy.stall_s,
+            memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,
             max_jobs=task.policy.max_jobs,
             preload=task.policy.preload,
         )

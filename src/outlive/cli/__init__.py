@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -37,12 +39,22 @@ MODULES |= {name: module for module, names in _SEVERAL.items() for name in names
 
 
 def main() -> None:
+    restore = _die_of_ctrl_c()
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
     app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
     gc.freeze()  # What the imports made never becomes garbage: a search at exit takes a tenth of a short command.
+    restore()
     app(prog_name=program.name())
+
+
+def _die_of_ctrl_c() -> Callable[[], object]:
+    """Ctrl-C during the imports ends the command without a traceback. Returns what makes it an exception again."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # It is ignored, as below nohup.
+        return lambda: None
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
 
 
 def load(words: Sequence[str] = ()) -> typer.Typer:

@@ -147,7 +147,7 @@ WORKERS = (
     Column("running", lambda row: text(f"{row['running']} of {row['slots']}"), "right"),
     Column("memory", lambda row: text(size(row["memory_bytes"]) if row["memory_bytes"] else ""), "right", wide=True),
     Column("started", time_of("started_at"), wide=True),
-    Column("last seen", lambda row: text(f"{duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
+    Column("last seen", lambda row: text(screen.seen(row))),
 )
 
 

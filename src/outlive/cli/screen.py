@@ -22,7 +22,7 @@ import msgspec
 
 from outlive import logs
 from outlive.errors import ConfigError
-from outlive.humanize import brief, number, one_line, plain
+from outlive.humanize import brief, duration, number, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -61,6 +61,13 @@ STATE_STYLES = {
 }
 BREAKER_STYLES = {"closed": "green", "half-open": "yellow", "open": "bold red"}
 WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
+
+
+def seen(worker: Row) -> str:
+    """When a worker was last seen. An active one holds its lock at this moment: its heartbeats are rarer than that."""
+    if worker["state"] == "active":
+        return "now"
+    return f"{duration(max(0.0, worker['time_since_heartbeat_s']))} ago"
 
 
 def console() -> Console:

@@ -13,7 +13,7 @@ from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, Listing, Part, Row, count_of, of, text, time_of
-from outlive.humanize import brief, counted, duration, number, one_line, plain
+from outlive.humanize import brief, counted, duration, number, one_line, plain, rate
 from outlive.statement import Statement
 from outlive.states import FINISHED, State
 
@@ -87,7 +87,7 @@ class Counts(NamedTuple):
         return {row["state"] for row in self.rows if row["estimated"]}
 
     def ended(self) -> str:
-        return ", ".join(f"{per_s:.3g} {state}" for state, per_s in self.ended_per_s.items())
+        return ", ".join(f"{rate(per_s)} {state}" for state, per_s in self.ended_per_s.items())
 
     def as_json(self) -> dict[str, object]:
         states = self.by("state")
@@ -193,7 +193,7 @@ class Pulse:
     def _rate(self) -> Text:
         last, most = self._rates[-1], max(self._rates)
         steps = (SPARKS[min(7, int(8 * rate / most))] if rate else " " for rate in self._rates)
-        return _line("rate", (f"{last:.3g}/s", _bold(last)), ("  " + "".join(steps) if most > 0 else "", "cyan"))
+        return _line("rate", (f"{rate(last)}/s", _bold(last)), ("  " + "".join(steps) if most > 0 else "", "cyan"))
 
 
 def _line(label: str, *parts: Part) -> Text:
@@ -244,8 +244,7 @@ def _queue(row: Row) -> list[Part]:
 
 
 def _worker(row: Row) -> list[Part]:
-    slots, ago = counted(row["slots"], "slot"), duration(max(0.0, row["time_since_heartbeat_s"]))
-    busy = f"  {row['running']} of {slots}, seen {ago} ago"
+    busy = f"  {row['running']} of {counted(row['slots'], 'slot')}, seen {screen.seen(row)}"
     trouble = (f"  {one_line(row['trouble'])}" if row["trouble"] else "", "bold red")
     return [_short(row["name"]), (row["state"], screen.WORKER_STYLES[row["state"]]), (busy, "dim"), trouble]
 

@@ -61,7 +61,7 @@ class TaskOptions(policy.LimitOptions, total=False):
     quarantine_by: policy.QuarantineBy
     """What crashes are counted for: job, the default, or fingerprint, all jobs with the same task and arguments."""
     keep_finished: Duration
-    """How long succeeded and cancelled jobs are kept, with their results, if less long than the settings say."""
+    """How long succeeded and cancelled jobs are kept, with their results, in place of what the settings say."""
 
 
 OPTIONS: policy.Checks = {

@@ -150,6 +150,15 @@ def notice(directory: str | os.PathLike[str]) -> str:
     return f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {os.fspath(directory)}"
 
 
+def first_notice(directory: str | os.PathLike[str]) -> bool:
+    """Whether this is the first command that may give this advice. The directory remembers it."""
+    try:
+        (Places(Path(_absolute(directory))).locks / "noticed").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def _absolute(directory: str | os.PathLike[str] | None) -> str:
     return os.path.abspath(default_directory() if directory is None else directory)
 

@@ -160,15 +160,15 @@ class Supervisor:
 
     async def _register(self, services: Services) -> None:
         """The database was there a moment ago: a broken connection or a read-only spell is worth some more tries."""
-        for pause_s in RETRY_S:
-            try:
-                await services.register()
-                return
-            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
-                level = logging.DEBUG if db.lost(error) else logging.WARNING
-                _log.log(level, "register: %s; trying again in %g s", str(error).strip(), pause_s)
-                await asyncio.sleep(pause_s)
         with db.translated_errors():
+            for pause_s in RETRY_S:
+                try:
+                    await services.register()
+                    return
+                except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
+                    level = logging.DEBUG if db.lost(error) else logging.WARNING
+                    _log.log(level, "register: %s; trying again in %g s", str(error).strip(), pause_s)
+                    await asyncio.sleep(pause_s)
             await services.register()
 
     def _was_declared_dead(self) -> None:

@@ -43,12 +43,14 @@ select outlive.prune(:ids::uuid[]);
 
 -- name: prune_finished
 -- succeeded, failed or cancelled -> (none), for the oldest jobs of one state that ended long enough ago, by what
--- the worker of their task has registered; :keep_s is for tasks that none has. There may be more if `seen` is as
--- high as the batch. Jobs that are kept for longer than others stay in front of those: the next call begins :after
--- the last one that this call has seen.
+-- the worker of their task has registered; :keep_s is for tasks that none has. Jobs that their task keeps for less
+-- than its app does are found by `prune_expired`. There may be more if `seen` is as high as the batch. Jobs that
+-- are kept for longer than others stay in front of those: the next call begins :after the last one that this call
+-- has seen.
 with seen as materialized (
   select f.job_id, f.ended_at, f.ended_at < outlive.now() - interval '1 second' * least(1e10, coalesce((
-      select case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end
+      select case when :state::text = 'failed' then t.app_keep_failed_s
+        else coalesce(t.keep_finished_s, t.app_keep_finished_s) end
       from outlive.jobs j join outlive.tasks t on t.name = j.task where j.id = f.job_id),
     :keep_s::double precision)) as old
   from outlive.finished() f
