@@ -2,7 +2,7 @@
 
 Passwords in URLs are removed. Control characters are escaped, so text of a job or a client can't forge a line. A stderr
 that is not read blocks nothing: a thread writes the lines, and when its queue is full, further lines are dropped and
-counted.
+counted. If stderr is journald's, each line begins with its priority, which journald takes off.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ ATOMIC_BYTES = 4096
 """Linux writes this many bytes to a pipe in one piece, so lines of several processes don't mix."""
 FLUSH_S = 1.0
 MAX_SAID_LINES = 200
-"""How many lines one log record of a job may have in the text form."""
+"""How many lines one log record or one traceback of a job may have in the text form."""
 
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+"""The numbers of syslog, which journald reads."""
 _WORKER = "outlive.worker"
 _JOB = "outlive.job"
 _URL = re.compile(r"(?<!\S)\S*?://\S*")  # Each word is tried once: a long line of a job costs no more than its length.
@@ -80,13 +82,12 @@ def configure(format: Format = "text", *, level: str = "INFO") -> None:
     logging.lastResort = others  # Warnings of asyncio, psycopg and other libraries must not block either.
 
 
-def write(level: str, message: str, fields: Fields, *, at: float | None = None) -> None:
+def write(level: str, message: str, fields: Fields, *, stack: str | None = None) -> None:
     """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too.
 
-    `at`: when it happened, if that was before.
+    `stack`: a traceback, of a job. As text it is indented, so that no line of it looks like one of the log.
     """
-    created = time.time() if at is None else at
-    relay(_formatter.line(created, level, _WORKER, _formatter.clean(message), fields))
+    relay(_formatter.line(time.time(), level, _WORKER, _formatter.clean(message), fields, stack))
 
 
 def lines(created: float, level: str, messages: list[str], fields: Callable[[int], Mapping[str, object]]) -> list[str]:
@@ -245,8 +246,9 @@ def _write(data: bytes) -> bool:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = self.line(record.created, record.levelname, record.name, self.clean(record.getMessage()))
-        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+        stack = self.formatException(record.exc_info) if record.exc_info else None
+        message = self.clean(record.getMessage())
+        return self.line(record.created, record.levelname, record.name, message, stack=stack)
 
     def clean(self, message: str) -> str:
         message = redacted(message)
@@ -254,23 +256,48 @@ class _Text(logging.Formatter):
             return message
         return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
 
-    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
-        return f"{_time(int(created * 1000))} {level:<7} {logger}: {message}"
+    def line(
+        self, created: float, level: str, logger: str, message: str, fields: Fields = dict, stack: str | None = None
+    ) -> str:
+        head = _priority(level)
+        line = f"{head}{_time(int(created * 1000))} {level:<7} {logger}: {message}"
+        below = redacted(stack or "").splitlines()
+        if (more := len(below) - MAX_SAID_LINES) > 0:  # The end says the most.
+            below[:more] = [f"({more:,} earlier lines are left out)"]
+        return "\n".join([line, *(f"{head}    {self.clean(one)}" for one in below)]) if below else line
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        if record.exc_info:
-            fields = {"exception": redacted(self.formatException(record.exc_info)), **fields}
-        return self.line(record.created, record.levelname, record.name, self.clean(record.getMessage()), lambda: fields)
+        stack = self.formatException(record.exc_info) if record.exc_info else None
+        message = self.clean(record.getMessage())
+        return self.line(record.created, record.levelname, record.name, message, lambda: fields, stack)
 
     def clean(self, message: str) -> str:
         return redacted(message)
 
-    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
+    def line(
+        self, created: float, level: str, logger: str, message: str, fields: Fields = dict, stack: str | None = None
+    ) -> str:
         line = {"time": _time(int(created * 1000)), "level": level.lower(), "logger": logger, "message": message}
-        return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
+        exception = {"exception": redacted(stack)} if stack else {}
+        return _priority(level) + msgspec.json.encode({**line, **exception, **fields()}, enc_hook=str).decode()
+
+
+def _priority(level: str) -> str:
+    """What begins a line for journald."""
+    return f"<{_PRIORITIES.get(level, 6)}>" if _is_journal() else ""
+
+
+@functools.cache
+def _is_journal() -> bool:
+    """Whether stderr is the stream that journald has opened: programs inherit the variable, but not always that."""
+    try:
+        stat = os.fstat(sys.__stderr__.fileno())  # type: ignore[union-attr]
+    except (AttributeError, OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
 
 
 @functools.lru_cache(maxsize=2)

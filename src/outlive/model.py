@@ -372,6 +372,7 @@ class Lost(msgspec.Struct, frozen=True):
 
     token: int
     id: UUID
+    task: str | None
     worker: UUID
     worker_name: str | None
     state: str | None

@@ -216,6 +216,29 @@ def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell):
     assert process.communicate(timeout=20)[0] == "well\n"
 
 
+def test_lines_for_journald_begin_with_their_priority(tmp_path):
+    for format, log in (("text", tmp_path / "text"), ("json", tmp_path / "json")):
+        with log.open("wb") as file:
+            stat = os.fstat(file.fileno())
+            program = f"""
+os.environ["JOURNAL_STREAM"] = "{stat.st_dev}:{stat.st_ino}"
+logs.configure({format!r})
+log.info('well')
+log.error('failed')
+logs.write('ERROR', 'failed for good', dict, stack='Traceback:\\n  here')
+"""
+            logging_process(program, file.fileno()).communicate(timeout=20)
+        lines = log.read_text().splitlines()
+        assert [line[:3] for line in lines] == ["<6>", "<3>", "<3>", *(["<3>", "<3>"] if format == "text" else [])]
+    assert [json.loads(line[3:])["message"] for line in lines] == ["well", "failed", "failed for good"]
+
+
+def test_a_stderr_that_is_not_journalds_has_no_priorities(tmp_path):
+    with (tmp_path / "log").open("wb") as file:
+        logging_process("os.environ['JOURNAL_STREAM'] = '1:2'\nlog.info('x')", file.fileno()).communicate(timeout=20)
+    assert not (tmp_path / "log").read_text().startswith("<")
+
+
 def test_a_full_disk_costs_lines_and_says_so_when_there_is_room_again(tmp_path):
     process = logging_process(
         """

@@ -1,6 +1,7 @@
 """The commands that run jobs, as processes. tests/processes and tests/guarantees test the workers themselves."""
 
 import fcntl
+import json
 import re
 import signal
 import subprocess
@@ -57,6 +58,17 @@ def test_a_worker_runs_jobs_logs_as_it_is_told_and_ends_well(database_url, start
     # Workers of other tests may have died on this machine.
     others = [line for line in ran.err.splitlines() if "of workers that died on this machine" not in line]
     assert lines or not others
+
+
+def test_the_format_of_the_log_is_the_operators(database_url, start):
+    job = enqueued(database_url)
+    worker = start(database_url, "worker", TARGET, "--slots", 1, "--log-format", "json")
+    assert job.result(timeout=20) == 42
+    worker.send_signal(signal.SIGTERM)
+    lines = [json.loads(line) for line in ended(worker).err.splitlines()]
+    assert str(job.id) in [line.get("job_id") for line in lines]
+    refused = ended(start(database_url, "worker", TARGET, "--log-format", "xml"))
+    assert "log_format is 'xml': it must be text or json" in refused.err
 
 
 def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_told(database_url, start):
@@ -204,6 +216,13 @@ def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url
     ran = ended(start(empty_database_url, "worker", TARGET))
     assert ran.code == 5
     assert "outlive migrate" in ran.err
+
+
+def test_a_worker_whose_role_has_too_few_rights_is_told_so(database_url, start):
+    ran = ended(start(make_conninfo(database_url, options="-c role=outlive_enqueue"), "worker", TARGET))
+    assert ran.code == 1
+    assert "outlive: the database refused: permission denied for " in ran.err
+    assert "; the role needs more rights (docs/how-to/secure.md)\n" in ran.err
 
 
 def test_a_reload_that_brings_another_database_is_told(database_url, start, tmp_path):

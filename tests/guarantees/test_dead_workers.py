@@ -25,6 +25,7 @@ import psycopg
 import pytest
 
 from outlive import State, config, db, embedded, migrate
+from outlive.humanize import short_id
 from outlive.states import Outcome
 from outlive.worker.reporting import alerts
 from tests import faults
@@ -414,7 +415,7 @@ def test_a_death_is_logged_and_its_jobs_follow_their_policy(start, queue, tmp_pa
         assert queue.counters(job.id) == (0, 0, 1)
     (said,) = [line for line in other.log().splitlines() if "Dead worker detected" in line]
     assert " ERROR " in said
-    assert f"Dead worker detected: {dead.id} (crawler-1 on {socket.gethostname()}, pid {dead.pid})" in said
+    assert f"Dead worker detected: {short_id(dead.id)} (crawler-1 on {socket.gethostname()}, pid {dead.pid})" in said
     assert "it had 2 jobs" in said
 
 
@@ -448,7 +449,7 @@ def test_reap_once_frees_the_jobs_of_a_dead_worker(start, reap, queue, tmp_path)
     ran = ended(reap("--once"))
     assert (ran.code, job.status()) == (0, State.PENDING)
     assert "1 attempts of dead workers ended" in ran.out
-    assert f"Dead worker detected: {worker.id}" in ran.err
+    assert f"Dead worker detected: {short_id(worker.id)}" in ran.err
     assert outcomes(queue, job) == [Outcome.LOST]
 
 
@@ -465,7 +466,7 @@ def test_reap_as_a_daemon_frees_them_within_seconds(start, reap, queue, tmp_path
     daemon.send_signal(signal.SIGTERM)
     ran = ended(daemon)
     assert ran.code == 0
-    assert f"Dead worker detected: {worker.id}" in ran.err
+    assert f"Dead worker detected: {short_id(worker.id)}" in ran.err
 
 
 def sessions(queue: Queue, query: str = "%") -> set[int]:

@@ -10,6 +10,7 @@ import pytest
 
 from outlive import App, Job, JobFailed, State, store
 from outlive.client.task import Task
+from outlive.humanize import short_id
 from outlive.states import Outcome
 from tests import faults
 from tests.driving.commands import Cli
@@ -285,7 +286,7 @@ def test_the_reaper_of_a_worker_quarantines(start, hand, tmp_path):
     hand.rows("update outlive.waiting set crashes = 2 where id = %s returning id", later.id)
     hand.rows("update outlive.tasks set max_crashes = 2 where name = %s returning name", "tests.faults.add")
     finished(later, State.QUARANTINED)
-    words = f"Job {later.id} is quarantined: killed its process 2 times (max_crashes = 2)"
+    words = f"Job {short_id(later.id)} is quarantined: killed its process 2 times (max_crashes = 2)"
     eventually(lambda: words in worker.log())
     eventually(lambda: str(later.id) in {one["id"] for one in hook_calls(tmp_path)})
 
@@ -535,7 +536,7 @@ def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(start,
     old = frozen.id
     eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins again")
     assert f"Worker {old} was declared dead by others" in frozen.log()
-    assert other.says(f"Dead worker detected: {old}")
+    assert other.says(f"Dead worker detected: {short_id(old)}")
     assert queue.counters(lasts.id) == (0, 0, 0)
     rows = queue.execute("select name, state from outlive.workers order by started_at").fetchall()
     assert rows == [("frozen", "dead"), ("other", "active"), ("frozen", "active")]
@@ -559,7 +560,7 @@ def test_a_killer_enqueued_again_is_quarantined_without_another_kill(start, queu
     words = "killed its process 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
     assert queue.hold_of(again.id) == ("quarantined", words)
     eventually(lambda: {one["id"] for one in hook_calls(tmp_path)} == {str(first.id), str(again.id)})
-    assert worker.says(f"Job {again.id} is quarantined: {words}")
+    assert worker.says(f"Job {short_id(again.id)} is quarantined: {words}")
     other = faults.known_killer.enqueue("another.pdf")
     finished(other, State.QUARANTINED)
     assert outcomes(queue, other) == [Outcome.CRASHED] * 3

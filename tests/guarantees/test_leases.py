@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from outlive import State, config, store
 from outlive.client.task import Task
+from outlive.humanize import short_id
 from outlive.states import Outcome
 from tests import faults
 from tests.driving.hand import Hand
@@ -106,7 +107,7 @@ def test_a_worker_that_reclaims_a_job_logs_its_former_worker(start, hand, queue)
     hand.claim()
     hand.rows("update outlive.running set lease_until = now() - interval '1 second' returning id")
     worker = start(sweep_s="0.5")
-    assert worker.says(f"job {job.id}, held by crawler-1: ")
+    assert worker.says(f"job {short_id(job.id)}, held by crawler-1: ")
     finished(job, State.SUCCEEDED)
     assert outcomes(queue, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
 from outlive import config, embedded, linux
+from outlive.humanize import short_id
 from outlive.states import State
 from outlive_lab.bench.stock import Stock
 from tests import faults
@@ -145,7 +146,7 @@ def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_
     server.stop(signal.SIGQUIT)
     worker.send(signal.SIGTERM)
     (tmp_path / "held").touch()
-    worker.says(f"Job {job.id} completed successfully", within_s=20)
+    worker.says(f"Job {short_id(job.id)} completed successfully", within_s=20)
     server.start()
     assert worker.process.wait(timeout=30) == 0
     server.await_ready()

@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 import outlive
 from outlive import config
+from outlive.humanize import short_id
 from tests import faults
 from tests.driving.jobs import begun
 from tests.driving.workers import alive
@@ -147,7 +148,9 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(network, new_serv
     eventually(lambda: server.ask("select from outlive.liveness having count(*) = 2"), what="both show that they live")
     network.cut()
     cut = time.monotonic()
-    eventually(lambda: f"Dead worker detected: {far.id}" in near.log(), within_s=bound_s, what="it is declared dead")
+    eventually(
+        lambda: f"Dead worker detected: {short_id(far.id)}" in near.log(), within_s=bound_s, what="it is declared dead"
+    )
     print(f"declared dead after {time.monotonic() - cut:.1f} s")
     begun(tmp_path / "held", times=2, within_s=30)
     network.heal()

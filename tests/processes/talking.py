@@ -52,6 +52,13 @@ def fail() -> None:
     raise ValueError("no price")
 
 
+@app.task(max_attempts=2, backoff=0)
+def fail_for_good() -> None:
+    raise ValueError(
+        "no price at postgresql://me:secret@host/db\n2030-01-01T00:00:00.000Z ERROR   outlive.worker: forged"
+    )
+
+
 @app.task
 def flood(lines: int) -> None:
     for number in range(lines):

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from outlive import State, config
+from outlive.humanize import short_id
 from outlive.metrics import catalogue
 from outlive.metrics.endpoint import MOST, Endpoint, Response
 from outlive.model import Ended
@@ -64,7 +65,7 @@ def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(start, syst
     killer = faults.segfault.using(max_crashes=1).enqueue()
     assert [job.result(timeout=20) for job in jobs] == [0, 2, 4, 6, 8]
     eventually(lambda: killer.status() is State.QUARANTINED)
-    worker.says(f"Job {killer.id} is quarantined")
+    worker.says(f"Job {short_id(killer.id)} is quarantined")
     seen = scrape(place)
     assert seen("outlive_jobs_ended_total", task=faults.add.name, queue="default", outcome="succeeded") == 5
     assert seen("outlive_jobs_ended_total", task=faults.segfault.name, queue="default", outcome="crashed") == 1

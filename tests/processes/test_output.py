@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ import pytest
 
 from outlive import config
 from outlive.client.job import Job
+from outlive.humanize import short_id
 from outlive.states import State
 from tests.driving.jobs import attempts, finished
 from tests.driving.making import Queue
 from tests.driving.workers import Worker
 from tests.processes import talking
+from tests.waiting import eventually
 
 TALKING = "tests.processes.talking:app"
 
@@ -32,7 +35,7 @@ def talking_app(database_url: str) -> Iterator[None]:
 
 def said_by(worker: Worker, job: Job[Any]) -> list[str]:
     """The lines of a job in the worker's log, each with its level and without its time."""
-    lines = re.findall(rf"Z (\w+) +outlive\.job: \[tests\.\S+ {job.id} #1\] (.*)", worker.log())
+    lines = re.findall(rf"Z (\w+) +outlive\.job: \[tests\.\S+ {short_id(job.id)} #1\] (.*)", worker.log())
     return [f"{level} {text}" for level, text in lines]
 
 
@@ -49,7 +52,7 @@ def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(start, q
     dead = talking.crash_while_talking.enqueue()
     for one in (job, new, own, hostile, *warm):
         assert finished(one) is State.SUCCEEDED
-        worker.says(f"Job {one.id} completed successfully")
+        worker.says(f"Job {short_id(one.id)} completed successfully")
     assert said_by(worker, job) == [
         "INFO printed",
         "INFO shop.parser: parsed 3 pages",
@@ -86,7 +89,7 @@ def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(start, q
     assert shouted[2] == "INFO \\x1eERROR"
     assert shouted[4:6] == ["INFO shop.parser: first", "INFO shop.parser: second \\x1b[31m postgresql://me:***@host/db"]
     assert 60_000 < sum(map(len, shouted[6:])) < 200_000
-    assert f"lines of job {hostile.id} were left out" in worker.log()
+    assert f"lines of job {short_id(hostile.id)} were left out" in worker.log()
     assert "\x1b" not in worker.log()
 
 
@@ -100,10 +103,10 @@ TRACEBACK = [
 def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     worker = start(target=TALKING, log_format="json", job_log_level="warning")
     job, flood, failing = talking.talk.enqueue(), talking.flood.enqueue(20_000), talking.fail.enqueue()
-    worker.says(f"Job {failing.id} failed with code 1")
+    worker.says(f"Job {short_id(failing.id)} failed with code 1")
     for one in (job, flood):
         assert finished(one) is State.SUCCEEDED
-        worker.says(f"Job {one.id} completed successfully")
+        worker.says(f"Job {short_id(one.id)} completed successfully")
     lines = [json.loads(line) for line in worker.log().splitlines()]
     worker_id = str(queue.value("select id from outlive.workers"))
     (record,) = [line for line in lines if line.get("stream") == "log"]
@@ -135,6 +138,77 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     kept = output_of(queue, flood)
     assert kept.startswith("[1")
     assert kept.endswith("line 19998\nline 19999\n")
+
+
+def test_a_retry_is_a_line_and_a_failure_for_good_an_error_with_its_traceback_as_text(start):
+    worker = start(target=TALKING)
+    job = talking.fail_for_good.enqueue()
+    assert finished(job) is State.FAILED
+    worker.says("ERROR   outlive.worker: Job ")
+    lines = worker.log().splitlines()
+    said = "outlive.worker: Job {} failed with code 1: ValueError: no price at postgresql://me:***@host/db 2030-01-01T"
+    [retried, failed] = [n for n, line in enumerate(lines) if said.format(short_id(job.id)) in line]
+    assert " WARNING " in lines[retried]
+    assert " ERROR " in lines[failed]
+    [began] = [n for n, line in enumerate(lines) if line == "    Traceback (most recent call last):"]
+    assert began == failed + 1
+    ended = next(n for n, line in enumerate(lines) if line.startswith("    ValueError: no price at "))
+    assert "in fail_for_good" in "".join(lines[began:ended])
+    assert lines[ended] == "    ValueError: no price at postgresql://me:***@host/db"
+    assert lines[ended + 1].startswith("    2030-01-01T")
+
+
+def test_a_job_that_fails_for_good_has_its_traceback_in_its_json_line(start):
+    worker = start(target=TALKING, log_format="json")
+    job = talking.fail_for_good.enqueue()
+    assert finished(job) is State.FAILED
+    worker.says('"exception":')
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    [retried, failed] = [line for line in lines if line.get("outcome") == "failed"]
+    assert (retried["level"], retried["attempt"], "exception" in retried) == ("warning", 1, False)
+    assert (failed["level"], failed["attempt"], failed["state"]) == ("error", 2, "failed")
+    assert failed["exception"].startswith("Traceback (most recent call last):\n")
+    assert "in fail_for_good" in failed["exception"]
+    assert "secret" not in worker.log()
+
+
+def test_json_lines_of_a_quarantine_and_a_dead_worker_say_which_job_task_and_worker(start, queue, tmp_path):
+    dead, other = start(target=TALKING, slots=1), start(target=TALKING, slots=1, log_format="json")
+    other.send(signal.SIGSTOP)  # So that the first one takes the job.
+    lost = talking.talk_until.enqueue(str(tmp_path / "over"))
+    eventually(lambda: lost.status() is State.RUNNING, what="the job runs")
+    dead.kill()
+    (tmp_path / "over").touch()
+    other.send(signal.SIGCONT)
+    assert finished(lost) is State.SUCCEEDED
+    killer = talking.crash_while_talking.enqueue()
+    other.says("is quarantined")
+    lines = [json.loads(line) for line in other.log().splitlines()]
+    [death] = [line for line in lines if "Dead worker detected" in line["message"]]
+    assert (death["level"], death["worker"]) == ("error", dead.id)
+    [held] = [line for line in lines if ", held by " in line["message"]]
+    told = (str(lost.id), talking.talk_until.name, dead.id, "pending")
+    assert tuple(held[key] for key in ("job_id", "task", "worker", "state")) == told
+    [quarantined] = [line for line in lines if "is quarantined" in line["message"]]
+    about = (str(killer.id), talking.crash_while_talking.name, other.id)
+    assert tuple(quarantined[key] for key in ("job_id", "task", "worker")) == about
+
+
+def test_lines_are_in_the_order_of_their_times_and_short(start):
+    worker = start(target=TALKING, slots=2)
+    failing = talking.fail.enqueue()
+    jobs = [talking.talk_warmly.enqueue(str(n)) for n in range(200)]
+    for job in jobs:
+        assert finished(job) is State.SUCCEEDED
+    worker.says(f"Job {short_id(failing.id)} failed with code 1")
+    for job in jobs:
+        worker.says(f"Job {short_id(job.id)} completed")
+    lines = worker.log().splitlines()
+    times = [line.split(" ", 1)[0] for line in lines]
+    assert times == sorted(times)
+    about_jobs = [line for line in lines if " completed successfully" in line or "outlive.job:" in line]
+    assert len(about_jobs) == 3 * 200
+    assert max(len(line.replace(talking.talk_warmly.name, "shop.fetch")) for line in about_jobs) <= 120
 
 
 def test_a_running_job_is_followed_to_its_end(start, queue, database_url, tmp_path):

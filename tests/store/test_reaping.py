@@ -41,7 +41,7 @@ def test_only_the_attempts_of_the_dead_end(queue):
     queue.register_worker(BERT)  # Carl is in no list at all, and Anna is dead.
     give_up(queue, ANNA)
     lost = jobs[ANNA]
-    assert reap(queue) == [Lost(lost.token, lost.id, ANNA, "crawler-1", State.PENDING)]
+    assert reap(queue) == [Lost(lost.token, lost.id, lost.task, ANNA, "crawler-1", State.PENDING)]
     assert [queue.state_of(jobs[worker].id) for worker in (BERT, CARL)] == [State.RUNNING] * 2
     [attempt] = queue.run(store.list_attempts(lost.id))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")

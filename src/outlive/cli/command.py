@@ -32,6 +32,9 @@ F = TypeVar("F", bound=Callable[..., object])
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 JobId = Annotated[str, typer.Argument(help="The job; the first digits of its id are enough.")]
+LogFormat = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help="text, or json: an object for each line. Default: log_format.")
+]
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until q or Ctrl-C.")]
@@ -109,14 +112,15 @@ class CommandContext:
             return db.connect(self._address())
 
     def _address(self) -> str:
-        """The address of the database. A line says so if it is the embedded server's."""
+        """The address of the database. If it is the embedded server's, a line says so the first time."""
         if self.config.database_url:
             return migrate.address(self.config)
         from outlive import embedded  # Not at the top: few commands start a server.
 
         directory = self.config.home or embedded.default_directory()
         url = embedded.ensure(directory)
-        print(f"outlive: {embedded.notice(directory)}", file=sys.stderr, flush=True)
+        if embedded.first_notice(directory):
+            print(f"outlive: {embedded.notice(directory)}", file=sys.stderr, flush=True)
         return url
 
     @functools.cached_property

@@ -17,7 +17,7 @@ import typer
 
 from outlive import embedded, linux, program, store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, command, group
+from outlive.cli.command import CommandContext, LogFormat, command, group
 from outlive.cli.screen import Column, Listing, Row, of, time_of
 from outlive.errors import ConfigError, OutliveError
 from outlive.humanize import plain
@@ -41,7 +41,13 @@ TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since"
 
 
 @command(dashboard_app, callback=True)
-def dashboard(context: CommandContext, listen: Listen = None, token: Token = None, parent: Parent = None) -> None:
+def dashboard(
+    context: CommandContext,
+    listen: Listen = None,
+    token: Token = None,
+    log_format: LogFormat = None,
+    parent: Parent = None,
+) -> None:
     """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
 
     If one runs already beside `outlive up`, with the embedded server, this prints its link and ends.
@@ -52,8 +58,8 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
     from outlive.dashboard.access import kept_token
     from outlive.dashboard.serving import serve
 
-    config = context.config_of({}, dashboard_listen=listen, dashboard_token=token)
-    context.log_from(config.log_level)
+    config = context.config_of({}, dashboard_listen=listen, dashboard_token=token, log_format=log_format)
+    context.log_from(config.log_level, config.log_format)
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
     kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
     serve(config, lambda line: print(f"{around}{plain(line)}{around}", flush=True), kept=kept, parent=parent)
@@ -103,7 +109,7 @@ def expect_installed() -> None:
 
 
 @contextmanager
-def beside_worker(context: CommandContext, url: str) -> Iterator[None]:
+def beside_worker(context: CommandContext, url: str, log_format: str | None) -> Iterator[None]:
     """The dashboard as a process, if its extra is installed. If it can't start, it says why, and the worker works
     without it.
     """
@@ -113,6 +119,8 @@ def beside_worker(context: CommandContext, url: str) -> Iterator[None]:
     words = [sys.executable, "-m", "outlive", "dashboard", "--parent", str(os.getpid())]
     if context.config_file is not None:
         words += ["--config", str(context.config_file)]
+    if log_format is not None:
+        words += ["--log-format", log_format]
     # The address may have a password in it, which a list of processes must not show.
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
     process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=linux.unblock_signals)

@@ -8,13 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlive import db, migrate
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Target, app, command
+from outlive.cli.command import CommandContext, LogFormat, Target, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
@@ -38,18 +38,25 @@ def worker(
     queues: Queues = None,
     name: Name = None,
     log_level: LogLevel = None,
+    log_format: LogFormat = None,
     quiet: Quiet = False,
 ) -> None:
     """Run jobs, each in its own process, until SIGTERM or Ctrl-C.
 
     Example: outlive worker shop.tasks:app --slots 8
     """
-    work(context, target, quiet=quiet, log_level=log_level, slots=slots, queues=queues, name=name)
+    logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
+    work(context, target, slots=slots, queues=queues, name=name, **logging)
 
 
 @command(app)
 def up(
-    context: CommandContext, target: Target, slots: Slots = None, log_level: LogLevel = None, quiet: Quiet = False
+    context: CommandContext,
+    target: Target,
+    slots: Slots = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    quiet: Quiet = False,
 ) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
     dashboard, if it is installed.
@@ -59,8 +66,9 @@ def up(
     from outlive.cli.dashboard import beside_worker
 
     with ExitStack() as stack:
-        dashboard = functools.cache(lambda url: stack.enter_context(beside_worker(context, url)))
-        work(context, target, quiet=quiet, log_level=log_level, slots=slots, dashboard=dashboard)
+        dashboard = functools.cache(lambda url: stack.enter_context(beside_worker(context, url, log_format)))
+        logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
+        work(context, target, slots=slots, dashboard=dashboard, **logging)
 
 
 def work(
@@ -99,16 +107,19 @@ def work(
 
 @command(app)
 def reap(
-    context: CommandContext, once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False
+    context: CommandContext,
+    once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too.
 
     Example: outlive reap --once
     """
-    context.log_from(context.config.log_level)
+    config = context.config_of({}, log_format=log_format)
+    context.log_from(config.log_level, config.log_format)
     with db.translated_errors():
-        url = migrate.ready(context.config)
-        freed = asyncio.run(_reap(context.config, url, once=once))
+        url = migrate.ready(config)
+        freed = asyncio.run(_reap(config, url, once=once))
     if once:
         note = "a single run can't notice a jump of the database clock, and trusts it"
         screen.say(f"{freed} attempts of dead workers ended; {note}")

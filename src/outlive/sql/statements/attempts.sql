@@ -170,18 +170,20 @@ where p.job_id = any(:ids::uuid[]) and p.checkpoint is not null;
 -- Zero rows: no lease has expired. `by` is the time as the caller has reckoned it, so that a jump of the clock
 -- since then ends no attempt; null trusts the clock. If the server has run for less than `young_s`, only leases
 -- that were renewed since it started may have expired.
-select l.* from outlive.end_lost(array(
+select l.token, l.id, j.task, l.worker, l.locked_by, l.state from outlive.end_lost(array(
   select r.token from outlive.running r
   where r.lease_until < least(outlive.now(), to_timestamp(:by::double precision)) and r.token > :after::bigint
     and (r.heartbeat_at >= pg_postmaster_start_time()
       or clock_timestamp() > pg_postmaster_start_time() + :young_s::double precision * interval '1 second')
-  order by r.token limit :batch::int for update skip locked)) l;
+  order by r.token limit :batch::int for update skip locked)) l
+  left join outlive.jobs j on j.id = l.id;
 
 -- name: reap
 -- running -> pending, retryable, quarantined, failed, cancelled: the attempts of dead workers are lost, and those
 -- that a worker left behind when it stopped are released. Zero rows: such workers have no attempts.
-select l.* from outlive.end_lost(array(
+select l.token, l.id, j.task, l.worker, l.locked_by, l.state from outlive.end_lost(array(
   select r.token from outlive.running r
   where r.worker in (select k.id from outlive.workers k where k.state in ('dead', 'stopped'))
     and r.token > :after::bigint
-  order by r.token limit :batch::int for update skip locked)) l;
+  order by r.token limit :batch::int for update skip locked)) l
+  left join outlive.jobs j on j.id = l.id;

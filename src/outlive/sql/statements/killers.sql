@@ -114,7 +114,8 @@ with untold as (
   order by h.id limit :batch::int for update skip locked),
 told as (
   update outlive.held h set told = true from untold u where h.id = u.id returning h.id)
-select k.* from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
+select k.*, (select a.worker from outlive.attempts a where a.job_id = k.id and a.attempt = k.attempt) as worker
+from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
 
 -- name: crashing_tasks
 -- Tasks of which several jobs crashed lately, unless an alert reported them within this time. Zero rows: none. A

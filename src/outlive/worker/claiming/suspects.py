@@ -22,12 +22,14 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
+from outlive.humanize import short_id
 from outlive.model import Claimed, LaneState
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.lanes import LaneKey
 from outlive.worker.claiming.offers import Offer
 from outlive.worker.processes.children import Assignment
 from outlive.worker.processes.slots import Slots
+from outlive.worker.reporting import job_log
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
@@ -135,7 +137,7 @@ class Suspects:
     async def _end_time_alone(self, one: Assignment, why: str) -> None:
         if await self._session.run(store.end_time_alone(self._worker, one.job.token)):
             one.alone = False
-            _log.info(why, one.job.id)
+            _log.info(why, short_id(one.job.id), extra=job_log.fields(one.job))
             self._wake.notify()
 
     async def _look_for_suspects(self) -> None:

@@ -7,12 +7,14 @@ import os
 import signal
 import time
 
+from outlive.humanize import short_id
 from outlive.model import Ended
 from outlive.protocol import Done, Exited
 from outlive.states import Outcome
 from outlive.worker.ending.deferred_ends import DeferredEnds
 from outlive.worker.limits import memory_limits
 from outlive.worker.processes.children import Assignment, Child, Verdict
+from outlive.worker.reporting import job_log
 
 MAX_LINE_CHARS = 300
 MOST_LATE_S = 60.0
@@ -135,5 +137,6 @@ class Unclean:
         self.tasks.add(task)
         if (now := time.monotonic()) - self._logged_at.get(task, -LOG_AGAIN_S) >= LOG_AGAIN_S:
             self._logged_at[task] = now
-            _log.info("replacing a child of %s: job %s changed its %s", task, ended.job.id, changed[:MAX_LINE_CHARS])
+            why, job = "replacing a child of %s: job %s changed its %s", ended.job
+            _log.info(why, task, short_id(job.id), changed[:MAX_LINE_CHARS], extra=job_log.fields(job))
         return True

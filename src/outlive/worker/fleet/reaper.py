@@ -29,7 +29,7 @@ import psycopg
 
 from outlive import linux, store
 from outlive.config import KEEP_SCHEDULES_S, KEEP_WORKERS_S, Config
-from outlive.humanize import counted
+from outlive.humanize import counted, short_id
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
 from outlive.states import State
@@ -132,7 +132,8 @@ class Reaper:
         for worker in dead:
             _log.error(
                 "Dead worker detected: %s (%s on %s, pid %d): %s; it had %s",
-                worker.id, worker.name, worker.hostname, worker.pid, worker.why, counted(worker.running, "job"),
+                short_id(worker.id), worker.name, worker.hostname, worker.pid, worker.why,
+                counted(worker.running, "job"), extra={"worker": worker.id},
             )  # fmt: skip
         if any(worker.hostname == socket.gethostname() for worker in dead):
             # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
@@ -147,7 +148,9 @@ class Reaper:
             ended = [job for job in lost if job.state is not None]
             self.attempts_ended += len(ended)
             for job in ended:
-                _log.error("job %s, held by %s: %s; it is %s", job.id, job.worker_name, why, job.state)
+                about = {"job_id": job.id, "task": job.task, "worker": job.worker, "state": job.state}
+                held = "job %s, held by %s: %s; it is %s"
+                _log.error(held, short_id(job.id), job.worker_name, why, job.state, extra=about)
             if self.telemetry is not None:
                 for run in await self.session.run(store.lost_runs([job.token for job in ended])):
                     self.telemetry.lost(run)

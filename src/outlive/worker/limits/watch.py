@@ -10,11 +10,13 @@ import logging
 import signal
 import time
 
+from outlive.humanize import short_id
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
 from outlive.worker.processes.children import KILL_AFTER_S, LEASE_LOST, LEAVE_S, Assignment, Child, Verdict
 from outlive.worker.processes.slots import Slots
+from outlive.worker.reporting import job_log
 
 WATCH_S = 0.05
 BEGIN_S = 2.0
@@ -79,7 +81,7 @@ class Watch:
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.counted_from > current.timeout_s:
-            self.end(child, Outcome.TIMED_OUT, f"Hard timeout of {current.timeout_s:g} s exceeded")
+            self.end(child, Outcome.TIMED_OUT, f"Hard timeout exceeded: it ran for more than {current.timeout_s:g} s")
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
@@ -92,7 +94,7 @@ class Watch:
         current = child.current
         if self._slots.isolate(child, Verdict(outcome, error)):
             if outcome is Outcome.TIMED_OUT:
-                _log.warning("Job %s timed out", current.job.id)
+                _log.warning("Job %s timed out", short_id(current.job.id), extra=job_log.fields(current.job))
             current.term_sent = running_time.now()
             child.signal(signal.SIGTERM)
 
@@ -108,7 +110,8 @@ class Watch:
         The database was away, or this process stood still, so the job is given back at no cost. A job that stops its
         own supervisor is charged when it continues it (`Supervisor._obey`).
         """
-        _log.error("job %s: %s; its process is killed", child.current.job.id, LEASE_LOST.error)
+        job = child.current.job
+        _log.error("job %s: %s; its process is killed", short_id(job.id), LEASE_LOST.error, extra=job_log.fields(job))
         self._leases.not_kept.update(one.job.token for one in child.given)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:

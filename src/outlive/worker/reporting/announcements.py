@@ -10,6 +10,7 @@ import msgspec
 
 from outlive import store
 from outlive.config import Config
+from outlive.humanize import short_id
 from outlive.metrics.tallies import bounded
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.session import Session
@@ -40,7 +41,8 @@ class Announcements:
         command = self._config.on_quarantine
         untold = store.untold_killers(batch=self._alerts.room, command=command is not None)
         for killer in await self._session.run(untold):
-            _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
+            about = {"job_id": killer["id"], "task": killer["task"], "worker": killer.pop("worker")}
+            _log.warning("Job %s is quarantined: %s", short_id(killer["id"]), killer["details"], extra=about)
             self.quarantines[bounded(self.quarantines, killer["task"])] += 1
             self._alerts.send(command, "quarantine", killer)
 

@@ -1,14 +1,14 @@
 """The log lines of ends.
 
 The successes that are read together are handed over together: to queue a line by itself costs as much as to make it.
-The line of another end says when the next attempt may begin, which the database decides. So it waits until the end is
-written, for at most a second.
+The line of another end says when the next attempt may begin, or that the job has failed for good, which the database
+decides. So it waits until the end is written, for at most a second. Each line has the time at which it is logged, so
+that all lines are in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import datetime
 from uuid import UUID
 
@@ -28,25 +28,22 @@ AT_MOST_S = 1.0
 class EndLines:
     def __init__(self, worker: UUID, session: Session) -> None:
         self._worker, self._session = worker, session
-        self._waiting: dict[int, tuple[Claimed, Ended, float]] = {}
-        """Attempts whose line is not written yet, by token, with the time of their end."""
+        self._waiting: dict[int, tuple[Claimed, Ended]] = {}
+        """Attempts whose line is not written yet, by token."""
         self._any = asyncio.Event()
         self._successes: list[job_log.Success] = []
-        self._first_at = 0.0
-        """When the first of these was read."""
 
     def add(self, job: Claimed, end: Ended) -> None:
         if end.outcome is Outcome.SUCCEEDED:
             if job_log.shows_info():
                 if not self._successes:
-                    self._first_at = time.time()
                     asyncio.get_running_loop().call_soon(self._write_successes)
                 self._successes.append((job.id, job.task, job.attempt, end.took_s))
             return
         if end.outcome not in FAULTS:  # Released or cancelled.
-            job_log.not_succeeded(job, end, time.time(), worker=self._worker, state=None, next_try=None)
+            job_log.not_succeeded(job, end, worker=self._worker, state=None, next_try=None)
             return
-        self._waiting[end.token] = (job, end, time.time())
+        self._waiting[end.token] = (job, end)
         self._any.set()
         asyncio.get_running_loop().call_later(AT_MOST_S, self._write, end.token)
 
@@ -67,13 +64,12 @@ class EndLines:
 
     def _write(self, token: int, state: str | None = None, next_try: datetime | None = None) -> None:
         if (waiting := self._waiting.pop(token, None)) is not None:
-            job, end, ended_at = waiting
-            job_log.not_succeeded(job, end, ended_at, worker=self._worker, state=state, next_try=next_try)
+            job_log.not_succeeded(*waiting, worker=self._worker, state=state, next_try=next_try)
 
     def _write_successes(self) -> None:
         if self._successes:
             successes, self._successes = self._successes, []
-            job_log.succeeded(successes, self._first_at, worker=self._worker)
+            job_log.succeeded(successes, worker=self._worker)
 
     def flush(self) -> None:
         """Write all lines that wait."""

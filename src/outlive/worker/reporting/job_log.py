@@ -1,4 +1,8 @@
-"""The log lines about jobs: one at the end of each attempt, with debug one at its start, and what jobs print."""
+"""The log lines about jobs: one at the end of each attempt, with debug one at its start, and what jobs print.
+
+A job that fails for good is an error, with its traceback; a failure that is retried is a warning of one line. Text has
+short ids. JSON has the whole ones, in fields.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from uuid import UUID
 import msgspec
 
 from outlive import logs, output
-from outlive.humanize import counted
+from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome, State
+from outlive.states import FAULTS, Outcome, State
 
 _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
+MAX_ERROR_CHARS = 200
+"""How much of an error its line has. JSON has all of it."""
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 Success = tuple[UUID, str, int, float | None]
@@ -27,7 +33,7 @@ _log = logging.getLogger("outlive.worker")
 
 def starting(job: Claimed) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job.id, job.task, job.attempt))
+        logs.write("DEBUG", f"Starting job {short_id(job.id)} ({job.task})", lambda: fields(job))
 
 
 def shows_info() -> bool:
@@ -35,38 +41,52 @@ def shows_info() -> bool:
     return _log.isEnabledFor(logging.INFO)
 
 
-def succeeded(ended: list[Success], ended_at: float, *, worker: UUID) -> None:
+def succeeded(ended: list[Success], *, worker: UUID) -> None:
     """The lines of successes. What waits for them has no results."""
-    logs.later(partial(_success_lines, ended, ended_at, worker), lines=len(ended))
+    logs.later(partial(_success_lines, ended, time.time(), worker), lines=len(ended))
 
 
-def _success_lines(ended: list[Success], ended_at: float, worker: UUID) -> list[str]:
+def _success_lines(ended: list[Success], at: float, worker: UUID) -> list[str]:
     ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
     each = zip(ids, ended, strict=True)
-    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
-    return logs.lines(ended_at, "INFO", words, partial(_success_fields, ended, worker))
+    words = [f"Job {short_id(id)} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
+    return logs.lines(at, "INFO", words, partial(_success_fields, ended, worker))
 
 
 def _success_fields(ended: list[Success], worker: UUID, n: int) -> dict[str, object]:
     return _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
 
 
-def not_succeeded(
-    job: Claimed, end: Ended, ended_at: float, *, worker: UUID, state: str | None, next_try: datetime | None
-) -> None:
-    """The line of another end. `state` is the job's since then; None: the database did not answer in time."""
-    if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
-        level, words = "WARNING", f"failed with code {_code(end)}: {end.error}"
-    else:
-        level, words = "WARNING" if end.outcome is Outcome.TIMED_OUT else "INFO", f"{end.outcome}: {end.error}"
-    if _log.isEnabledFor(_LEVELS[level.encode()]):
-        again = "" if next_try is None else f", next try at {next_try.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        logs.write(
-            level,
-            f"Job {job.id} {words} ({job.task}{_took(end.took_s)}){again}",
-            lambda: _end_fields((job.id, job.task, job.attempt, end.took_s), end.outcome, worker, state, next_try),
-            at=ended_at,
-        )
+def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, next_try: datetime | None) -> None:
+    """The line of another end. `state` is the job's since then; None: the database did not answer in time.
+
+    The traceback of a fault whose state is not known is logged too: the job may have failed for good.
+    """
+    for_good = state in (State.FAILED, State.QUARANTINED)
+    level = "INFO" if end.outcome not in FAULTS else "ERROR" if for_good else "WARNING"
+    if not _log.isEnabledFor(_LEVELS[level.encode()]):
+        return
+    coded = end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)
+    words = f"failed with code {_code(end)}" if coded else end.outcome
+    again = "" if next_try is None else f", next try at {_moment(next_try)}"
+    one = (job.id, job.task, job.attempt, end.took_s)
+    logs.write(
+        level,
+        f"Job {short_id(job.id)} {words}: {_brief(end.error)} ({job.task}{_took(end.took_s)}){again}",
+        lambda: _end_fields(one, end.outcome, worker, state, next_try) | {"error": logs.redacted(end.error or "")},
+        stack=end.stack if for_good or (level == "WARNING" and state is None) else None,
+    )
+
+
+def _moment(at: datetime) -> str:
+    """A time as a line has it: the date only if it is another than that of the line."""
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M:%SZ}" if at.date() == datetime.now(UTC).date() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _brief(error: str | None) -> str:
+    line = one_line(error or "")
+    return line if len(line) <= MAX_ERROR_CHARS else line[: MAX_ERROR_CHARS - 1] + "…"
 
 
 def printed(job: Claimed, line: bytes) -> bool:
@@ -83,16 +103,17 @@ def printed(job: Claimed, line: bytes) -> bool:
 def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
     """A line of a job as text or JSON. A record of several lines is several lines of text."""
     record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
-    fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
-    return logs.said(created, record.level, f"{task} {id} #{attempt}", record.logger, record.message, fields)
+    about = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+    who = f"{task} {short_id(id)} #{attempt}"
+    return logs.said(created, record.level, who, record.logger, record.message, about)
 
 
 def left_out(job: Claimed, lines: int) -> None:
     """A job prints more than is logged."""
     if _log.isEnabledFor(logging.WARNING):
-        were = f"of job {job.id} {'was' if lines == 1 else 'were'} left out here"
+        were = f"of job {short_id(job.id)} {'was' if lines == 1 else 'were'} left out here"
         words = f"{counted(lines, 'line')} {were}: it prints too much at once ({job.task}, attempt {job.attempt})"
-        logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
+        logs.write("WARNING", words, lambda: fields(job) | {"left_out": lines})
 
 
 def _took(took_s: float | None) -> str:
@@ -103,6 +124,11 @@ def _code(end: Ended) -> int:
     """The exit code, minus the number of the signal that killed it, or 1 for an exception."""
     number = getattr(signal, end.signal or "", None)
     return -number if number is not None else 1 if end.exit_code is None else end.exit_code
+
+
+def fields(job: Claimed) -> dict[str, object]:
+    """What JSON lines have about a job."""
+    return _fields(job.id, job.task, job.attempt)
 
 
 def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
