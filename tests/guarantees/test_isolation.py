@@ -168,8 +168,8 @@ def cold(megabytes, end=""):
 """
 
 
-def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(start, write, queue):
-    write(COLD)
+def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory_and_a_peak_of_its_own(start, write, queue):
+    write("import signal" + COLD)
     start(target="tests.guarantees.written:app")
     job = job_of(queue, "tests.guarantees.written.cold", b'{"megabytes": 200}')
     finished(job, State.QUARANTINED)
@@ -178,10 +178,6 @@ def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(start, wr
     # The watch or, where there is a cgroup, the kernel was faster.
     assert re.search(r"over the limit of 64,000,000|the kernel .* the job may have 64,000,000 bytes", only.error or "")
 
-
-def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(start, write, queue):
-    write("import signal" + COLD)
-    start(target="tests.guarantees.written:app")
     for args, state in (
         (b'{"megabytes": 20}', State.SUCCEEDED),
         (b'{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
@@ -192,10 +188,15 @@ def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(start, write, queue):
         assert 20_000_000 < (only.peak_memory_bytes or 0) < 100_000_000
 
 
-def test_plain_and_async_functions_take_and_give_json(start):
+def test_plain_and_async_functions_take_and_give_values_as_annotated(start, queue):
     start()
     assert faults.add.enqueue(1, b=2).result(timeout=20) == 3
     assert faults.add_slowly.enqueue(3, 4).result(timeout=20) == 7
+    price, due = Decimal("0.10"), date(2030, 1, 31)
+    assert repr(faults.invoice.enqueue(price, due).result(timeout=20)) == repr((price, due))
+    wrong = job_of(queue, faults.invoice.name, b'{"price": "1", "due": 5}')
+    assert finished(wrong) is State.FAILED, "for good: it may have five attempts"
+    assert [one.error for one in attempts(queue, wrong)] == ["BadArguments: argument due: expected date, got int"]
 
 
 def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start, queue):
@@ -217,26 +218,13 @@ def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start, queue)
         assert words.lower() in (only.error or "").lower(), kind
 
 
-def test_arguments_and_results_come_out_as_annotated(start):
-    start()
-    price, due = Decimal("0.10"), date(2030, 1, 31)
-    assert repr(faults.invoice.enqueue(price, due).result(timeout=20)) == repr((price, due))
-
-
 def test_a_wrong_type_is_refused_where_the_job_is_enqueued(queue: Queue) -> None:
     with pytest.raises(BadArguments, match="invoice can't be enqueued: argument price: expected Decimal, got float"):
         faults.invoice.enqueue(0.1, date(2030, 1, 31))  # type: ignore[arg-type]
     assert queue.execute("select count(*) from outlive.jobs").fetchone() == (0,)
 
 
-def test_a_wrong_type_from_sql_fails_the_job_for_good_and_is_named(start, queue):
-    start()
-    job = job_of(queue, faults.invoice.name, b'{"price": "1", "due": 5}')
-    assert finished(job) is State.FAILED
-    assert [one.error for one in attempts(queue, job)] == ["BadArguments: argument due: expected date, got int"]
-
-
-def test_progress_is_shown_live(start, queue, tmp_path):
+def test_progress_is_shown_live_and_a_checkpoint_is_handed_to_the_next_attempt(start, queue, tmp_path):
     start()
     job = faults.show_progress.enqueue(str(tmp_path / "go"))
 
@@ -247,13 +235,9 @@ def test_progress_is_shown_live(start, queue, tmp_path):
     eventually(shown, within_s=5)
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
-
-
-def test_a_checkpoint_is_handed_to_the_next_attempt(start, queue):
-    start()
-    job = faults.step_by_step.enqueue(4)
-    assert job.result(timeout=20) == [4, 4]
-    row = queue.row_of(job.id)
+    steps = faults.step_by_step.enqueue(4)
+    assert steps.result(timeout=20) == [4, 4]
+    row = queue.row_of(steps.id)
     assert (row["current"], row["total"], row["message"]) == (4, 4, "step 4")
 
 

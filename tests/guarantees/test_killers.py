@@ -49,14 +49,11 @@ def test_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(task, h
     ]
 
 
-def test_a_clean_end_leaves_no_tracking_behind(task, hand):
+def test_a_clean_end_leaves_no_tracking_behind(task, hand, database_url):
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     hand.run(result=b"3")
     assert job.result(timeout=0) == 3
     assert left_behind(hand) == dict.fromkeys(TRACKING, 0)
-
-
-def test_neither_does_a_completion_in_the_jobs_own_transaction(task, hand, database_url):
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
@@ -159,6 +156,8 @@ def test_a_killer_leaves_a_durable_trace(start, queue):
     (trace,) = attempts(queue, segfault)
     assert "the last words before the segfault" in (trace.output or "")
     assert "in segfault" in (trace.stack or "")
+    assert (trace.error or "").startswith("the process was killed by SIGSEGV")
+    assert (trace.error or "").endswith(": the last words before the segfault")
 
 
 def test_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it(start, queue):
@@ -224,16 +223,9 @@ def test_an_async_connection_is_awaited_or_refused_before_anything_is_written(st
     assert effects() == ["acomplete"]
     (trace,) = attempts(queue, refused)
     assert "which is async: use `await context.acomplete(…)`" in str(trace.error)
-
-
-def test_the_output_and_the_memory_of_a_completed_attempt_are_kept(start, queue, database_url, effects):
-    start()
-    job = faults.pay_async.enqueue(database_url, "acomplete")
-    finished(job, State.SUCCEEDED)
-    kept = eventually(lambda: attempts(queue, job)[0].output, what="its output is written")
+    kept = eventually(lambda: attempts(queue, paid)[0].output, what="its output is written")
     assert kept == "paying\n"
-    assert attempts(queue, job)[0].peak_memory_bytes
-    assert effects() == ["acomplete"]
+    assert attempts(queue, paid)[0].peak_memory_bytes
 
 
 def test_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(start, queue, database_url, effects):
@@ -251,16 +243,6 @@ def test_a_transaction_that_outlasts_the_lease_is_not_torn_down(start, queue, da
     assert cast("object", job.result(timeout=20)) == {"paid": "commit"}
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
     assert effects() == ["commit"]
-
-
-def test_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(start, queue):
-    start()
-    job = faults.segfault.enqueue()
-    finished(job, State.QUARANTINED)
-    last = attempts(queue, job)[-1]
-    assert last.error is not None
-    assert last.error.startswith("the process was killed by SIGSEGV")
-    assert last.error.endswith(": the last words before the segfault")
 
 
 # With workers that vanish
