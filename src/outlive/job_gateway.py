@@ -43,7 +43,7 @@ class SourceAccount:
 
     def blames(self, error: BaseException) -> bool:
         """Whether an error is the source's fault: one that the task retries is, one that it fails on is not."""
-        if not isinstance(error, Exception) or isinstance(error, OutliveError):
+        if not isinstance(error, Exception) or isinstance(error, (OutliveError, MemoryError)):
             return isinstance(error, Retry)
         return not self.policy.is_final(error)
 
@@ -81,6 +81,6 @@ class Inside:
         self._before = context, account
         context, account = self._job
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         global context, account
         context, account = self._before

@@ -29,7 +29,7 @@ VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
     "verdict",
     "results",
-    "following",
+    "after_ends",
     "batches",
     "keys",
     "completion",
@@ -41,7 +41,7 @@ _FUNCTIONS = (
     "audit",
     "finding",
     "dependencies",
-    "late_ends",
+    "late_releases",
     "sources",
     "schedules",
     "counts",

@@ -32,14 +32,14 @@ MARK = b"\0\x1eoutlive\x1e\0"
 """A child writes this into its output after a job, if some of that is still unread."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, array_like=True):
     """The tag, its first element, gives its kind."""
 
 
 # From the supervisor to a child:
 
 
-class Run(Frame, frozen=True, tag=1):
+class Run(Frame, tag=1):
     """Run this job. `last`: exit afterwards. Large `args` are left out: the child asks for them in parts."""
 
     token: int
@@ -55,11 +55,11 @@ class Run(Frame, frozen=True, tag=1):
     """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate."""
 
 
-class Stopping(Frame, frozen=True, tag=2):
+class Stopping(Frame, tag=2):
     """The worker is shutting down: finish soon."""
 
 
-class Reply(Frame, frozen=True, tag=3):
+class Reply(Frame, tag=3):
     """The answer to a Call. `error` is the name of a class in outlive.errors, if the call failed."""
 
     number: int
@@ -70,8 +70,8 @@ class Reply(Frame, frozen=True, tag=3):
 # From a child to the supervisor:
 
 
-class Done(Frame, frozen=True, tag=4):
-    """How an attempt ended."""
+class Done(Frame, tag=4):
+    """How an attempt ended. The child adds what it has measured."""
 
     token: int
     outcome: Outcome
@@ -103,7 +103,7 @@ class Done(Frame, frozen=True, tag=4):
     """A signal to stop has ended the job."""
 
 
-class Call(Frame, frozen=True, tag=5):
+class Call(Frame, tag=5):
     """The job asks for something that only the supervisor can do. The verbs:
 
     - `run` runs statements;
@@ -117,7 +117,7 @@ class Call(Frame, frozen=True, tag=5):
     body: bytes
 
 
-class Progress(Frame, frozen=True, tag=6):
+class Progress(Frame, tag=6):
     token: int
     current: float | None
     total: float | None
@@ -130,13 +130,13 @@ class Progress(Frame, frozen=True, tag=6):
         return Progress(*[old if new is None else new for new, old in pairs])
 
 
-class Imported(Frame, frozen=True, tag=17):
+class Imported(Frame, tag=17):
     """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
     token: int
 
 
-class Spans(Frame, frozen=True, tag=19):
+class Spans(Frame, tag=19):
     """Spans of OpenTelemetry that have ended in the child: telemetry/spans.py, as msgpack."""
 
     spans: bytes
@@ -145,7 +145,7 @@ class Spans(Frame, frozen=True, tag=19):
 # From the supervisor to the zygote, and back:
 
 
-class Fork(Frame, frozen=True, tag=8):
+class Fork(Frame, tag=8):
     """The zygote forks a parent, and a parent forks a child. The packet carries what that gets: a control socket for a
     parent; socket, output, stack file and tickets for a child.
     """
@@ -169,7 +169,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
         return self.limits.quarantine_by == "fingerprint"
 
 
-class Ready(Frame, frozen=True, tag=9):
+class Ready(Frame, tag=9):
     """The app is imported. `threads` are the names of threads that a fork loses; `settings` are those in code.
 
     `sentry` are options of its client of Sentry.
@@ -183,24 +183,24 @@ class Ready(Frame, frozen=True, tag=9):
     sentry: dict[str, str] = {}
 
 
-class Broken(Frame, frozen=True, tag=10):
+class Broken(Frame, tag=10):
     """The app can't be imported."""
 
     reason: str
     traceback: str
 
 
-class Forked(Frame, frozen=True, tag=11):
+class Forked(Frame, tag=11):
     number: int
     pid: int
 
 
-class NotForked(Frame, frozen=True, tag=12):
+class NotForked(Frame, tag=12):
     number: int
     reason: str
 
 
-class Exited(Frame, frozen=True, tag=13):
+class Exited(Frame, tag=13):
     """A child has died, and every process that it left behind was killed or reported as `Left`."""
 
     pid: int
@@ -209,7 +209,7 @@ class Exited(Frame, frozen=True, tag=13):
     cpu_s: float
 
 
-class Left(Frame, frozen=True, tag=16):
+class Left(Frame, tag=16):
     """A job has left a process behind that can't be killed."""
 
     pid: int

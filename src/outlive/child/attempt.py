@@ -1,15 +1,13 @@
-"""One attempt in a child, in four steps: resolve the task, call its function, classify the end, measure it.
+"""One attempt in a child: call the task's function, say how that ended, and measure what it took.
 
-`attempt` has the steps in this order. `guarded` (raised.py) is the only place that catches what the job's code raises.
+`attempt` has these steps in order. `guarded` (raised.py) is the only place that catches what the job's code raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import CoroutineType
-from typing import Any, NamedTuple, Protocol
-
-from msgspec.structs import replace
+from typing import Any, Protocol
 
 from outlive import job_gateway, validation
 from outlive.arguments import Codec
@@ -31,11 +29,11 @@ UNFETCHED_S = 1.0
 """The same if its arguments could not be fetched."""
 
 
-class _NotBegun(Exception):
+class _NotBegun(OutliveError):
     """The job's code could not begin, and is not to blame."""
 
 
-class _Unfit(Exception):
+class _Unfit(OutliveError):
     """The job's arguments don't fit its function: another attempt would not help."""
 
 
@@ -50,44 +48,43 @@ class Runnable(Protocol):
     def codec(self) -> Codec: ...
 
 
-class _Attempt(NamedTuple):
-    """One job and its task, and what it collects while it runs."""
+class _Attempt:
+    """One job with its task, and what it collects while it runs."""
 
-    task: Runnable
-    run: Run
-    channel: Channel
-    findings: Findings
-    account: SourceAccount
+    __slots__ = ("account", "channel", "findings", "run", "task")
+
+    def __init__(self, task: Runnable, run: Run, channel: Channel) -> None:
+        self.task, self.run, self.channel = task, run, channel
+        self.findings, self.account = Findings(), SourceAccount(run.source, run.token, task.policy)
+
+    @property
+    def context(self) -> Context:
+        return Context(self.run, self.channel, self.findings, self.task.codec)
 
 
 def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watchers: Watchers, meter: Meter) -> Done:
     """Run one job, and report how it ended and what it took."""
-    one = _resolve(tasks, run, channel)
-    if one is None:
-        error = f"this worker does not have the task {run.task}"
-        return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
-    with job_gateway.Inside(Context(run, channel, one.findings, one.task.codec), one.account):
-        watchers.begin(run)
-        ended = guarded(_call, one)
-        done = _classify(one, ended)
-        done = watchers.end(done, ended)
-    return meter.measured(done, preload=one.task.policy.preload, last=run.last)
-
-
-def _resolve(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> _Attempt | None:
     task = tasks.get(run.task)
     if task is None:
-        return None
-    return _Attempt(task, run, channel, Findings(), SourceAccount(run.source, run.token, task.policy))
+        error = f"this worker does not have the task {run.task}"
+        return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+    this = _Attempt(task, run, channel)
+    with job_gateway.Inside(this.context, this.account):
+        watchers.begin(run)
+        returned = guarded(_call, this)
+        done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
+        watchers.end(done, returned)
+    meter.measure(done, preload=task.policy.preload, last=run.last)
+    return done
 
 
-def _call(one: _Attempt) -> object:
+def _call(this: _Attempt) -> object:
     """Call the task's function with the job's arguments. To decode them may run its code too: that of their classes.
 
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
     that stop the job raise `Stopped` in here, and nowhere else.
     """
-    task, run, channel, *_ = one
+    task, run, channel = this.task, this.run, this.channel
     try:
         encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
     except OutliveError as error:
@@ -105,63 +102,67 @@ def _call(one: _Attempt) -> object:
         return value
 
 
-def _classify(one: _Attempt, ended: object | Raised) -> Done:
-    """How the attempt ended. To read a result or an exception runs code of the job too, which may raise in turn."""
-    read = guarded(_failure if isinstance(ended, Raised) else _success, one, ended)
-    match ended, read:
-        case _, Done() as done:
-            return done
-        case Raised() as unreadable, _:  # A class of the job's own may lack what its base class has.
-            return Done(one.run.token, Outcome.FAILED, error=unreadable.summary(), stack=unreadable.stack())
-        case _, Raised() as unstorable:  # Another attempt would not help. The job has used its source all the same.
-            source_ok = one.account.source_ok(None)
-            return Done(one.run.token, Outcome.FAILED, error=unstorable.summary(), final=True, source_ok=source_ok)
+def _succeeded(this: _Attempt, value: object) -> Done:
+    """The function returned. If what it returned can't be stored, another attempt would not help."""
+    stored = guarded(_encode, this, value)
+    if isinstance(stored, Raised):
+        done = Done(this.run.token, Outcome.FAILED, error=stored.summary(), final=True)
+    else:
+        result, records, spawns = stored
+        done = Done(this.run.token, Outcome.SUCCEEDED, result=result, records=records, spawns=spawns)
+    done.source_ok = this.account.source_ok(None)
+    return done
 
 
-def _success(one: _Attempt, value: object) -> Done:
-    """The function returned: the job's result, its records and its spawned jobs are stored."""
-    result = context.encode_result(value, one.task.codec, one.run.max_result_bytes)
-    records, spawns = one.findings.encode()
-    if one.findings.unawaited:
+def _encode(this: _Attempt, value: object) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The job's result, its records and the jobs that it spawns. This runs code of the job: that of their classes."""
+    result = context.encode_result(value, this.task.codec, this.run.max_result_bytes)
+    records, spawns = this.findings.encode()
+    if this.findings.unawaited:
         raise Fail(
             "acomplete was not awaited, so the job's effects are not tied to its end: write `await ctx.acomplete(…)`"
         )
     size = len(result) + len(records or b"") + len(spawns or b"")
     if size > MAX_PAYLOAD_BYTES:
         raise Fail(f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
-    stored = None if result == b"null" else result  # A result of None is stored as NULL.
-    source_ok = one.account.source_ok(None)
-    return Done(one.run.token, Outcome.SUCCEEDED, result=stored, source_ok=source_ok, records=records, spawns=spawns)
+    return (None if result == b"null" else result), records, spawns  # A result of None is stored as NULL.
 
 
-def _failure(one: _Attempt, raised: Raised) -> Done:
-    """The function raised. `source_ok` says whether the job's source is at fault; None: that is not known."""
-    token, error, summary = one.run.token, raised.error, raised.summary()
+def _failed(this: _Attempt, raised: Raised) -> Done:
+    """The function raised. An exception of the job's own class may raise in turn when it is read."""
+    done = guarded(_classify, this, raised)
+    if isinstance(done, Raised):
+        return Done(this.run.token, Outcome.FAILED, error=raised.summary(), stack=raised.stack())
+    return done
+
+
+def _classify(this: _Attempt, raised: Raised) -> Done:
+    """The outcome that an exception stands for."""
+    token, error = this.run.token, raised.error
     match error:
-        # These say nothing about the job's source.
         case _NotBegun():
-            return Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
+            done = Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
         case _Unfit():
-            return Done(token, Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
+            done = Done(token, Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
-            return Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
+            done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
         case Stopped():
-            return Done(token, Outcome.RELEASED, error=summary, stopped=True)
+            done = Done(token, Outcome.RELEASED, error=raised.summary(), stopped=True)
         case Cancel():
-            return Done(token, Outcome.CANCELLED, error=summary)
+            done = Done(token, Outcome.CANCELLED, error=raised.summary())
         case Fail():
-            return Done(token, Outcome.FAILED, error=summary, final=True)
-        case MemoryError():
-            return Done(token, Outcome.OUT_OF_MEMORY, error=summary, stack=raised.stack())
-        # These may be the source's fault.
+            done = Done(token, Outcome.FAILED, error=raised.summary(), final=True)
         case Retry():
             after_s, note = _delay_s(error.after)
-            failed = Done(token, Outcome.FAILED, error=raised.summary(note), after_s=after_s)
+            done = Done(token, Outcome.FAILED, error=raised.summary(note), after_s=after_s)
+        case MemoryError():
+            done = Done(token, Outcome.OUT_OF_MEMORY, error=raised.summary(), stack=raised.stack())
         case _:
-            final = one.task.policy.is_final(error)
-            failed = Done(token, Outcome.FAILED, error=summary, stack=raised.stack(), final=final)
-    return replace(failed, source_ok=one.account.source_ok(error))
+            final = this.task.policy.is_final(error)
+            done = Done(token, Outcome.FAILED, error=raised.summary(), stack=raised.stack(), final=final)
+    done.source_ok = this.account.source_ok(error)
+    return done
 
 
 def _delay_s(after: validation.Duration | None) -> tuple[float | None, str]:

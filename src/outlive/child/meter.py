@@ -6,9 +6,6 @@ import os
 import sys
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import monotonic
-from typing import TextIO
-
-import msgspec
 
 from outlive import linux
 from outlive.child import stops
@@ -27,30 +24,27 @@ class Meter:
     def __init__(self) -> None:
         self._usage, self._began = getrusage(RUSAGE_SELF), monotonic()
 
-    def measured(self, done: Done, *, preload: bool, last: bool) -> Done:
+    def measure(self, done: Done, *, preload: bool, last: bool) -> None:
         """Add to a job's end what only this process can measure."""
-        took_s = monotonic() - self._began
-        for stream in (sys.stdout, sys.stderr):
-            guarded(_flush, stream)  # The job may have closed it, or put anything in its place.
-        marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
+        done.took_s = monotonic() - self._began
+        guarded(_flush_output)
+        done.marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
         before, after = self._usage, getrusage(RUSAGE_SELF)
+        done.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
-        peak_bytes = after.ru_maxrss * 1024 if preload else linux.peak_bytes(os.getpid())
+        done.peak_memory_bytes = after.ru_maxrss * 1024 if preload else linux.peak_bytes(os.getpid())
         if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
             linux.forget_peak()  # The next job in this child must not inherit it.
-        return msgspec.structs.replace(
-            done,
-            took_s=took_s,
-            cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            peak_memory_bytes=peak_bytes,
-            marked=marked,
-            process_ended=done.outcome is Outcome.FAILED and _any_subprocess_ended(),
-            stopped_by=stops.last_signal(),
-        )
+        done.process_ended = done.outcome is Outcome.FAILED and _any_subprocess_ended()
+        done.stopped_by = stops.last_signal()
 
 
-def _flush(stream: TextIO) -> None:
-    stream.flush()
+def _flush_output() -> None:
+    """The job may have closed a stream, or put anything in its place."""
+    try:
+        sys.stdout.flush()
+    finally:
+        sys.stderr.flush()
 
 
 def _mark_output() -> bool:

@@ -1,4 +1,4 @@
-"""A child process: it receives a job, runs it and reports its end. Then it exits, or receives another of that task."""
+"""A child: it receives a job, lets attempt.py run it, reports its end, and exits or receives another of that task."""
 
 from __future__ import annotations
 

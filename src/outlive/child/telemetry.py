@@ -9,8 +9,6 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from outlive import config as configuration
 from outlive.child.raised import Raised, guarded
 from outlive.importing import App
@@ -36,16 +34,15 @@ class Watchers:
         for one in self._all:
             guarded(one.begin, run)
 
-    def end(self, done: Done, returned: object | Raised) -> Done:
+    def end(self, done: Done, returned: object | Raised) -> None:
         """The job has ended like this. An exception without a stack was raised to say how the job should end."""
         if not self._all:
-            return done
-        told = False
+            return
         if self._sentry is not None and isinstance(returned, Raised) and done.stack is not None:
-            told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
+            done.told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
         for one in self._all:
             guarded(one.end)
-        return replace(done, told=told, ended_at=time())
+        done.ended_at = time()
 
     def flush(self) -> None:
         """Send what is left, before this child exits."""

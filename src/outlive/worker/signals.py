@@ -2,7 +2,7 @@
 
 Python's handlers do not learn the sender. So the signals are blocked, and read from a descriptor that the event loop
 waits for (signalfd). They stay blocked for the rest of this process' life. Processes that it starts must unblock them,
-see `kernel.unblock_signals`.
+see `linux.unblock_signals`.
 """
 
 from __future__ import annotations

@@ -1340,7 +1340,8 @@ end $$;
 --     refuse_unreadable      refuses JSON that common parsers can't read
 --
 -- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
--- a caller that deletes nothing has lost the attempt and writes nothing.
+-- a caller that deletes nothing has lost the attempt and writes nothing. The lease is not asked for here: expire
+-- (losses.sql) deletes the rows of those that have run out.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.end_attempts(
@@ -2658,7 +2659,7 @@ end $$;
 --     inputs              the results of the jobs that a running job has waited for
 --
 -- What is left for later is done by worker/fleet/leftovers.py, in every worker and in `outlive reap`, with the
--- functions of late_ends.sql.
+-- functions of late_releases.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
 --

@@ -1,4 +1,4 @@
--- Statements that begin, keep, end and read attempts. What a worker writes is fenced by token and worker. The
+-- Statements that claim, keep, end and read attempts. What a worker writes is fenced by token and worker. The
 -- reaper (expire, reap) locks the rows first.
 
 -- name: end_and_claim

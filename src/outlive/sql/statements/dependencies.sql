@@ -1,4 +1,5 @@
--- Statements about jobs that wait for other jobs. worker/fleet/leftovers.py runs them.
+-- Jobs that wait for other jobs: what was left for later, for worker/fleet/leftovers.py. What is released at once
+-- is released by outlive.follow_up, in the statement of the end.
 
 -- name: check_late_ends
 -- blocked -> pending, cancelled: for jobs that were enqueued to wait for others, which ended before that was

@@ -1,7 +1,8 @@
 """The claim loop, the heart of a worker: it writes how attempts ended, claims the next jobs, and begins them.
 
 There are three kinds of claims: `EndAndClaim` claims jobs in the statement that writes ends, `SourcedClaim` jobs of
-sources, and `SuspectClaim` a job that must run alone. Nothing else uses the loop's connection.
+sources, and `SuspectClaim` a job that must run alone. The first is the statement end_and_claim, whose claim is
+outlive.claim_lanes (claims.sql). Nothing else uses the loop's connection.
 """
 
 from __future__ import annotations

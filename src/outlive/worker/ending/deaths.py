@@ -1,7 +1,8 @@
 """Deaths: what becomes of the jobs of a child, a parent or a zygote that has died.
 
 The job that a child had begun and not answered is blamed, unless another process may be the cause: then it is released,
-up to a limit, so that a job that kills its parent each time is caught too.
+up to a limit, so that a job that kills its parent each time is caught too. Here its outcome and signal are found; what
+they cost the job (a retry, quarantine) is decided by outlive.verdict (verdict.sql).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
 from outlive.worker.ending.deferred_ends import looks_stopped
-from outlive.worker.ending.ends import LOG_AGAIN_S, last_line, unanswered
-from outlive.worker.limits.memory_limits import Kills, in_group
+from outlive.worker.ending.ends import LOG_AGAIN_S, last_line
+from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
 from outlive.worker.processes.children import LEASE_LOST, Assignment, Child, Verdict
 
 if TYPE_CHECKING:
@@ -75,11 +76,11 @@ class Deaths:
             verdict = self._cause(child, begun, exit, with_parent=with_parent)
         elif verdict is not LEASE_LOST:
             verdict = self._blamed_at_last(begun, verdict, Outcome.OUT_OF_MEMORY)
-        charged = verdict is not None and verdict.outcome is not Outcome.CRASHED
-        if not begun.facts.preload and not begun.imported and not charged:
+        explained = verdict is not None and verdict.outcome is not Outcome.CRASHED
+        if not begun.facts.preload and not begun.imported and not explained:
             self._slots.report.ended(begun.job, self._not_imported(child, begun, exit.status))
             return
-        end = unanswered(child, begun, exit, verdict)
+        end = _unanswered(child, begun, exit, verdict)
         stopped = verdict is None and (self._slots.stopping or looks_stopped(exit.status, end.stack))
         self._slots.report_end(begun, end, verdict, stopped=stopped)
 
@@ -154,3 +155,40 @@ class Deaths:
                     child.current.decide(MANY_ZYGOTES)
                     child.signal(signal.SIGKILL)
         return ""
+
+
+def _unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
+    """The end of the job that a dead child had begun."""
+    code = os.waitstatus_to_exitcode(exit.status)
+    killed_by = _signal_name(-code) if code < 0 else None
+    output = child.output.end(begun.job)
+    if verdict is None:
+        how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
+        verdict = Verdict(Outcome.CRASHED, f"the process {how}")
+    outcome, error, again_s = verdict
+    if outcome is Outcome.CRASHED and (last := last_line(output)):
+        error = f"{error}: {last}"
+    took_s = time.monotonic() - begun.started
+    return Ended(
+        token=begun.job.token,
+        outcome=outcome,
+        error=error,
+        exit_code=None if killed_by else code,
+        signal=killed_by or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
+        killed=True,
+        peak_memory_bytes=max(peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
+        cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
+        output=output,
+        stack=child.stack_of_ended(),
+        after_s=again_s,
+        source_ok=False if outcome is Outcome.TIMED_OUT else None,
+        took_s=took_s,
+        memory=begun.memory(outcome, took_s),
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

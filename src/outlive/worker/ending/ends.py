@@ -1,18 +1,16 @@
-"""How attempts end: by their child's answer, or by its death."""
+"""The end of an attempt that its child has answered. Without an answer: deaths.py."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 
 from outlive.humanize import short_id
 from outlive.model import Ended
-from outlive.protocol import Done, Exited
+from outlive.protocol import Done
 from outlive.states import Outcome
 from outlive.worker.ending.deferred_ends import DeferredEnds
-from outlive.worker.limits import memory_limits
 from outlive.worker.processes.children import Assignment, Child, Verdict
 from outlive.worker.reporting import job_log
 
@@ -30,6 +28,8 @@ def answered(
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
         child.read_output(one.job)
+    if verdict is None and done.outcome is Outcome.SUCCEEDED:
+        return _success(child, one, done, took_s), False
     outcome, error, after_s, source_ok = done.outcome, done.error, done.after_s, done.source_ok
     killed_by, stopped = None, False
     if verdict is not None:
@@ -44,7 +44,6 @@ def answered(
         stopped = bool(done.stopped_by) or (done.process_ended and deferred.may_be_stopped())
     # A signal to stop makes faulthandler write a stack, which must not become the next job's.
     stack = child.stack_of_ended() if verdict is not None or done.stopped_by else None
-    succeeded = outcome is Outcome.SUCCEEDED
     end = Ended(
         token=done.token,
         outcome=outcome,
@@ -55,13 +54,10 @@ def answered(
         cpu_s=done.cpu_s,
         output=child.output.end(one.job, marked=done.marked),
         stack=done.stack or (stack if verdict is not None else None),
-        result=done.result if succeeded else None,
         killed=verdict is not None,
         final=done.final,
         after_s=after_s,
         source_ok=source_ok,
-        records=done.records if succeeded else None,
-        spawns=done.spawns if succeeded else None,
         took_s=took_s,
         late_s=_late_s(done),
         told=done.told,
@@ -70,53 +66,34 @@ def answered(
     return end, stopped
 
 
+def _success(child: Child, one: Assignment, done: Done, took_s: float) -> Ended:
+    if done.stopped_by:
+        child.stack_of_ended()  # As above.
+    return Ended(
+        token=done.token,
+        peak_memory_bytes=max(done.peak_memory_bytes or 0, one.peak_bytes) or None,
+        cpu_s=done.cpu_s,
+        output=child.output.end(one.job, marked=done.marked),
+        result=done.result,
+        source_ok=done.source_ok,
+        records=done.records,
+        spawns=done.spawns,
+        took_s=took_s,
+        late_s=_late_s(done),
+        memory=one.memory(done.outcome, took_s),
+    )
+
+
 def _late_s(done: Done) -> float:
     """How long ago the attempt ended, by its child's clock, if that can be."""
     late_s = 0.0 if done.ended_at is None else time.time() - done.ended_at
     return late_s if 0 < late_s < MOST_LATE_S else 0.0
 
 
-def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
-    """The end of the job that a dead child had begun."""
-    code = os.waitstatus_to_exitcode(exit.status)
-    killed_by = _signal_name(-code) if code < 0 else None
-    output = child.output.end(begun.job)
-    if verdict is None:
-        how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
-        verdict = Verdict(Outcome.CRASHED, f"the process {how}")
-    outcome, error, again_s = verdict
-    if outcome is Outcome.CRASHED and (last := last_line(output)):
-        error = f"{error}: {last}"
-    took_s = time.monotonic() - begun.started
-    return Ended(
-        token=begun.job.token,
-        outcome=outcome,
-        error=error,
-        exit_code=None if killed_by else code,
-        signal=killed_by or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
-        killed=True,
-        peak_memory_bytes=max(memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
-        cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
-        output=output,
-        stack=child.stack_of_ended(),
-        after_s=again_s,
-        source_ok=False if outcome is Outcome.TIMED_OUT else None,
-        took_s=took_s,
-        memory=begun.memory(outcome, took_s),
-    )
-
-
 def last_line(text: str | None) -> str:
     """The last line of an output or a traceback, which often names the cause."""
     lines = (line.strip() for line in reversed((text or "").splitlines()))
     return next((line[-MAX_LINE_CHARS:] for line in lines if line), "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Unclean:

@@ -1,8 +1,8 @@
 """Leftovers: what transactions have left behind, so that none of them takes long or holds locks for long.
 
 Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), and jobs wait for others that have ended
-(sql/schema/functions/late_ends.sql). A notification says that there is something to do. Without one, it is looked for
-every second. Each statement does a little, and any number of these services may run at once.
+(sql/schema/functions/late_releases.sql). A notification says that there is something to do. Without one, it is looked
+for every second. Each statement does a little, and any number of these services may run at once.
 """
 
 from __future__ import annotations
