@@ -61,17 +61,12 @@ def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(start, 
 
 
 @pytest.mark.fault(60)
-def test_a_call_that_cannot_be_read_costs_only_its_job(start):
+def test_calls_that_cannot_be_read_and_floods_of_calls_cost_only_their_job(start, queue):
     worker = start(slots=2)
     refusals = faults.ask_nonsense.enqueue().result(timeout=20)
     assert (len(refusals), set(refusals)) == (6, {"BadArguments"})
     assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
     assert "job call failed" not in worker.log()
-
-
-@pytest.mark.fault(60)
-def test_a_flood_of_calls_costs_only_its_sender(start, queue):
-    worker = start(slots=2)
     flooding = faults.flood_with_calls.enqueue(100_000)
     assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
     assert finished(flooding) is State.QUARANTINED
@@ -109,7 +104,7 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start, tmp_path):
 
 
 @pytest.mark.fault(16)
-def test_a_child_that_says_more_than_it_may_is_killed(start, queue):
+def test_a_child_that_says_more_than_it_may_is_killed_and_too_large_a_checkpoint_is_refused(start, queue):
     worker = start(slots=2)
     jobs = {kind: faults.say_large.enqueue(kind, 2) for kind in ("checkpoint", "result", "error")}
     words = {"checkpoint": "progress", "result": "result", "error": "error"}
@@ -118,14 +113,9 @@ def test_a_child_that_says_more_than_it_may_is_killed(start, queue):
         assert words[kind] in (attempts(queue, job)[0].error or "")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert worker.process.poll() is None
-
-
-@pytest.mark.fault(16)
-def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start, queue):
-    start(slots=1)
-    job = faults.say_too_much.enqueue("checkpoint", 2)
-    assert finished(job) is State.FAILED
-    (only,) = attempts(queue, job)
+    refused = faults.say_too_much.enqueue("checkpoint", 2)
+    assert finished(refused) is State.FAILED
+    (only,) = attempts(queue, refused)
     assert only.outcome is Outcome.FAILED
     assert "the checkpoint has 2,000,002 bytes, over the limit of 1,048,576" in (only.error or "")
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive import logs, output
+from outlive import logs
 from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import MARK
-from outlive.worker.processes.job_output import LOGGED_LINES, MAX_LINE_BYTES, TAIL_BYTES, JobOutput
+from outlive.worker.processes.job_output import MAX_LINE_BYTES, TAIL_BYTES, JobOutput
 from tests.driving.making import NOON, new_worker
 
 
@@ -60,35 +60,12 @@ def test_the_output_of_several_jobs_that_arrives_at_once_is_divided_among_them(c
     assert logged(capsys) == ["first: one", "second: two", "first: three"]
 
 
-def test_what_comes_between_two_jobs_counts_for_the_next(capsys):
-    said = JobOutput()
-    said.add(b"late\n", None)
-    assert logged(capsys) == []
-    assert said.end(SECOND, marked=False) == "late\n"
-    assert logged(capsys) == ["second: late"]
-
-
 def test_a_mark_that_the_job_forges_hides_nothing(capsys):
     said = JobOutput()
     said.add(b"one\n" + MARK + b"two\n", FIRST)
     said.add(b"three\n", FIRST)
     assert said.end(FIRST, marked=False) == "one\ntwo\nthree\n"
     assert logged(capsys) == ["first: one", "first: two", "first: three"]
-
-
-def test_a_flood_is_counted_and_its_end_is_kept(capsys):
-    said, line = JobOutput(), b"x" * 99 + b"\n"
-    for _ in range(100):
-        said.add(line * 500, FIRST)
-    said.add(b"the end\n", FIRST)
-    assert said.lines == 50_001
-    before, lines = output.split(said.end(FIRST, marked=False) or "")
-    assert before + len(lines) == 50_001
-    assert lines[-1] == "the end"
-    assert TAIL_BYTES - 200 < sum(len(one) + 1 for one in lines) <= TAIL_BYTES
-    *shown, left_out = capsys.readouterr().err.splitlines()
-    assert len(shown) == LOGGED_LINES
-    assert f"{50_001 - LOGGED_LINES:,} lines of job {short_id(FIRST.id)} were left out" in left_out
 
 
 def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys):
@@ -98,25 +75,3 @@ def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys):
     said.add(b"z\n", FIRST)
     kept = said.end(FIRST, marked=False)
     assert kept == "y" * (TAIL_BYTES - 2) + "z\n"
-
-
-def test_records_are_kept_as_text_and_counted_by_their_lines(capsys):
-    said = JobOutput()
-    said.add(output.encode_record("ERROR", "shop", "failed\nTraceback:\nValueError"), FIRST)
-    said.add(b"printed\n", FIRST)
-    assert said.so_far() == (4, "ERROR shop: failed\nTraceback:\nValueError\nprinted\n")
-    assert logged(capsys) == [
-        "first: shop: failed",
-        "first: shop: Traceback:",
-        "first: shop: ValueError",
-        "first: printed",
-    ]
-
-
-def test_a_quiet_log_has_only_what_is_loud_enough(capsys):
-    logs.configure("text", level="WARNING")
-    said = JobOutput()
-    said.add(b"printed\n" * 1000 + output.encode_record("INFO", "shop", "quiet"), FIRST)
-    said.add(output.encode_record("WARNING", "shop", "loud") + b"printed\n", FIRST)
-    assert said.end(FIRST, marked=False)
-    assert logged(capsys) == ["first: shop: loud"]

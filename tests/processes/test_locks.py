@@ -34,30 +34,22 @@ def run_others() -> None:
 
 
 @pytest.mark.fault(55)
-def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(start, queue, stranger, tmp_path):
-    start(slots=2)
-    job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    begun(tmp_path / "go")
-    stranger.execute("select outlive.cancel(%s)", [[job.id]])
-    (tmp_path / "go").touch()
-    run_others()
-    assert queue.value("select count(*) from outlive.running") == 1
-    stranger.rollback()
-    assert finished(job, within_s=8) is State.SUCCEEDED
-    assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
-
-
-@pytest.mark.fault(55)
-def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(start, queue, stranger, tmp_path):
-    start(slots=2)
-    job = faults.wait_for.using(dedupe_key="mine").enqueue(str(tmp_path / "go"))
-    begun(tmp_path / "go")
+def test_an_uncommitted_cancel_and_a_locked_dedupe_key_delay_only_the_ends_of_their_jobs(
+    start, queue, stranger, tmp_path
+):
+    start(slots=3)
+    cancelled = faults.wait_for.enqueue(str(tmp_path / "go"))
+    keyed = faults.wait_for.using(dedupe_key="mine").enqueue(str(tmp_path / "go"))
+    begun(tmp_path / "go", times=2)
+    stranger.execute("select outlive.cancel(%s)", [[cancelled.id]])
     stranger.execute("select from outlive.dedupe_keys for update")
     (tmp_path / "go").touch()
     run_others()
-    assert job.status() is State.RUNNING
+    assert queue.value("select count(*) from outlive.running") == 2
     stranger.rollback()
-    assert finished(job, within_s=8) is State.SUCCEEDED
+    for job in (cancelled, keyed):
+        assert finished(job, within_s=8) is State.SUCCEEDED
+        assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
 
 
 @pytest.mark.fault(55)

@@ -93,7 +93,7 @@ def test_how_its_memory_changes_is_seen_while_a_job_runs_and_written_only_for_th
         job.cancel()
 
 
-def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(start, in_shared_memory):
+def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(start, queue, in_shared_memory):
     with in_shared_memory.open("wb") as file:
         file.write(b"x" * 100_000_000)
     start()
@@ -101,6 +101,10 @@ def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
     reader = faults.read_shared_memory.enqueue(str(in_shared_memory))
     assert mapped.result(timeout=20) == 45
     assert reader.result(timeout=20) == 1 << 20
+    in_shared_memory.write_bytes(b"x" * 40_000_000)
+    job = faults.fill_shared_memory.enqueue(str(in_shared_memory), 300)
+    assert finished(job) is State.QUARANTINED, "it counts as far as the job makes it grow"
+    assert attempts(queue, job)[0].outcome is Outcome.OUT_OF_MEMORY
 
 
 @pytest.mark.fault(72)
@@ -127,14 +131,6 @@ def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
         eventually(over, within_s=30, what="the job has ended")
     (only,) = attempts(queue, job)
     assert (only.outcome, only.error) == (Outcome.SUCCEEDED, None)
-
-
-def test_a_file_of_another_process_counts_as_far_as_the_job_makes_it_grow(start, queue, in_shared_memory):
-    in_shared_memory.write_bytes(b"x" * 40_000_000)
-    start()
-    job = faults.fill_shared_memory.enqueue(str(in_shared_memory), 300)
-    assert finished(job) is State.QUARANTINED
-    assert attempts(queue, job)[0].outcome is Outcome.OUT_OF_MEMORY
 
 
 @pytest.mark.fault(58)

@@ -13,8 +13,8 @@ import pytest
 
 from outlive import linux
 from outlive.worker.limits import memory
-from outlive.worker.limits.memory import AT_ONCE, STEP, STEPS, Survey
-from tests.waiting import aeventually, eventually
+from outlive.worker.limits.memory import STEP, STEPS, Survey
+from tests.waiting import aeventually
 
 MANY = 3 * STEPS
 FORKS = """
@@ -85,35 +85,6 @@ def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
     assert survey.resident_bytes() == (sum(own for own, _ in each), sum(shared for _, shared in each))
 
 
-def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longer(root):
-    survey = Survey(root)
-    assert read_all(survey) == MANY // STEPS + 1
-    before, _ = survey.resident_bytes()
-    gone = linux.descendants_of(root)[2:]
-    for pid in gone:
-        os.kill(pid, signal.SIGKILL)
-    eventually(lambda: sum(sum(memory.resident_bytes(pid)) for pid in gone) == 0, what="they are gone")
-    read_all(survey)
-    after, _ = survey.resident_bytes()
-    assert after < before - len(gone) * 300_000
-
-
-def test_threads_take_their_part_of_a_look(files_read):
-    ready = threading.Event()
-    threads = [threading.Thread(target=ready.wait) for _ in range(2 * STEPS * STEP)]
-    try:
-        for thread in threads:
-            thread.start()
-        survey = Survey(os.getpid())
-        files_read.clear()
-        assert not survey.look()
-        assert len(files_read) <= STEPS * STEP
-    finally:
-        ready.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_open_files_take_their_part_of_a_look_if_they_count():
     with ExitStack() as files:
         for _ in range(STEPS * STEP):
@@ -142,14 +113,6 @@ def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root, files_read
     weighing = [thread for thread, path in files_read if path.endswith("smaps_rollup")]
     assert len(weighing) == MANY + 1
     assert threading.get_ident() not in weighing
-
-
-def test_the_exact_memory_of_few_processes_is_known_at_once():
-    with family(AT_ONCE - 1) as pid:
-        survey = Survey(pid)
-        assert survey.look()
-        assert (survey.weigh(None) or 0) > (AT_ONCE - 1) * 300_000
-        assert survey.weigh(None) is None, "it is not read all the time"
 
 
 MAPS = """

@@ -163,25 +163,6 @@ def test_a_probe_is_answered_in_its_turn_behind_any_silent_connections():
     asyncio.run(ask_behind_them())
 
 
-def test_every_whole_request_of_a_flood_is_answered_in_its_turn():
-    async def flood() -> None:
-        endpoint = Endpoint(ANY_PORT, {"/healthz": well})
-        place = urlsplit(endpoint.address)
-        address = (place.hostname or "", place.port or 0)
-        clients = [socket.create_connection(address, timeout=1) for _ in range(2 * MOST)]
-        for client in clients:
-            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-        serving = asyncio.create_task(forever(endpoint))
-        await aeventually(lambda: all(readable(client) for client in clients), within_s=20)
-        serving.cancel()
-        for client in clients:
-            with client:
-                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
-        await endpoint.close()
-
-    asyncio.run(flood())
-
-
 async def forever(endpoint: Endpoint) -> None:
     while True:
         await endpoint.run_once()

@@ -239,8 +239,9 @@ def contents(queue: Queue) -> dict[str, list[db.Row]]:
 
 
 def clear(queue: Queue) -> None:
-    for table in (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers", "audit"):
-        queue.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
+    tables = (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers", "audit")
+    delete = sql.SQL("delete from {}")
+    queue.execute(sql.SQL("; ").join(delete.format(sql.Identifier("outlive", table)) for table in tables))
 
 
 _PLACES = """

@@ -1,7 +1,7 @@
 """Two sessions that act at the same time, and one that watches them."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ class Ring:
     def start(self, act: Callable[[Queue], T]) -> Future[T]:
         """Let the second session act until it has finished or waits for the first one."""
         answer = self.threads.submit(act, self.second)
-        eventually(lambda: answer.done() or self.waits(), what="the second has finished or waits")
+        eventually(lambda: wait([answer], 0.01).done or self.waits(), what="the second has finished or waits")
         return answer
 
     def waits(self) -> bool:

@@ -163,17 +163,6 @@ def test_a_fan_in_of_10_000_is_released_by_the_last_one(queue):
     assert queue.state_of(job) is State.PENDING
 
 
-def test_a_fan_out_of_10_000_is_released_bit_by_bit(queue):
-    needed = queue.make()
-    for _ in range(5):
-        queue.enqueue([waiting_for(needed) for _ in range(2000)])
-    queue.run_job(needed)
-    assert queue.count("waiting") == 0
-    queue.follow()
-    assert queue.count("waiting") == 10_000
-    assert queue.count("held") == 0
-
-
 def make_chain(queue: Queue, links: int) -> tuple[UUID, UUID]:
     """A job, and jobs that wait for each other after it. Returns the first and the last one."""
     first = last = queue.make()
@@ -184,17 +173,6 @@ def make_chain(queue: Queue, links: int) -> tuple[UUID, UUID]:
             last = batch[-1].id
         queue.enqueue(batch)
     return first, last
-
-
-def test_a_chain_of_10_000_is_cancelled_to_its_end(queue):
-    first, last = make_chain(queue, 10_000)
-    started = time.monotonic()
-    queue.run(store.cancel([first]))
-    queue.follow()
-    assert time.monotonic() - started < 15
-    assert queue.state_of(last) is State.CANCELLED
-    assert queue.count("attempts") == 10_001
-    assert queue.count("held") == 0
 
 
 def test_a_short_chain_is_cancelled_in_one_step_whose_work_grows_with_its_length_only(queue):
