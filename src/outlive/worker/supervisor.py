@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from enum import Enum
 from uuid import UUID
 
 import psycopg
@@ -43,6 +44,14 @@ Configure = Callable[[Mapping[str, object]], Config]
 _log = logging.getLogger("outlive.worker")
 
 
+class Ending(Enum):
+    """Why a supervisor ends."""
+
+    STOPPED = "a signal or an operator has stopped it"
+    DECLARED_DEAD = "others have declared it dead: what it has lost is taken back under its new id"
+    STALLED = "others have declared it dead, and it was a job that stopped its process for so long"
+
+
 def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int:
     """Be a worker until a signal stops it. A worker that others have declared dead starts over, under a new id."""
     formerly: UUID | None = None
@@ -50,21 +59,21 @@ def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int
     while True:
         supervisor = Supervisor(target, configure, url, signals, formerly)
         try:
-            _run(supervisor)
+            ending = _run(supervisor)
         except DatabaseUnreachable as error:
             if formerly is None:
                 raise
             _log.error("%s; trying again in %g s", error, RETRY_S[-1])
             time.sleep(RETRY_S[-1])
             continue
-        if supervisor.told_to_stop or not supervisor.declared_dead:
+        if ending is Ending.STOPPED:
             return 0
-        formerly = None if supervisor.stalled_by_a_job else supervisor.me.id
+        formerly = supervisor.me.id if ending is Ending.DECLARED_DEAD else None
 
 
-def _run(supervisor: Supervisor) -> None:
+def _run(supervisor: Supervisor) -> Ending:
     try:
-        asyncio.run(supervisor.run())
+        return asyncio.run(supervisor.run())
     finally:  # The loop restores the default action, which kills. A worker that starts over imports the app anyway.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -82,25 +91,26 @@ class Supervisor:
         config = self._config = configure(self._app_settings)  # Until the app is imported.
         self.me = Identity(*_name_and_slots(config), formerly)
         self._alerts = Alerts()
-        hidden = VARIABLES if config.jobs_see_database_url else (*VARIABLES, "OUTLIVE_DATABASE_URL")
-        spare, log_level = self._alerts.processes, config.job_log_level
-        self._zygotes = Zygotes(target, self.me.id, self.me.slots, hidden=hidden, spare=spare, log_level=log_level)
+        self._zygotes = Zygotes(
+            target,
+            self.me.id,
+            self.me.slots,
+            hidden=VARIABLES if config.jobs_see_database_url else (*VARIABLES, "OUTLIVE_DATABASE_URL"),
+            spare=self._alerts.processes,
+            log_level=config.job_log_level,
+        )
         self._vitals = WorkerVitals(self.me)
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
-        self.declared_dead = False
+        self._declared_dead = False
         """Other workers have declared this one dead."""
-        self.stalled_by_a_job = False
+        self._stalled_by_a_job = False
         """A job has stopped this process, and continued it."""
         self._stop = Stop()
         self._stopping, self._reload, self._drain = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def told_to_stop(self) -> bool:
-        return self._stop.requests > 0
-
-    async def run(self) -> None:
+    async def run(self) -> Ending:
         """Work until a signal, an operator or another worker ends it."""
         self._signals.listen(self._obey)
         async with monitored(self._config, self._vitals, self._systemd):
@@ -110,6 +120,9 @@ class Supervisor:
                     await self._work_until_stopped(services)
             finally:
                 await self._stop.finish(self._zygotes, self._services, self._tasks)
+        if self._stop.requests or not self._declared_dead:
+            return Ending.STOPPED
+        return Ending.STALLED if self._stalled_by_a_job else Ending.DECLARED_DEAD
 
     async def _work_until_stopped(self, services: Services) -> None:
         """Run all services until this worker must stop. They go on while its jobs end."""
@@ -119,7 +132,7 @@ class Supervisor:
             for name, run_once in loops
         ]
         await self._stopping.wait()
-        if self.declared_dead:
+        if self._declared_dead:
             _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
         else:
             await self._stop.let_jobs_end(services)
@@ -135,28 +148,35 @@ class Supervisor:
 
     async def _start(self) -> Services:
         """Import the app, add its settings to the others, then connect to the database that they name."""
-        ready = await self._zygotes.current.ready()
-        self._app_settings = ready.settings
-        self._config = self._configure(ready.settings)
+        app = await self._zygotes.current.ready()
+        self._add_settings(app.settings)
+        url = await asyncio.to_thread(self._url, self._config)
+        services = self._services = self._vitals.services = Services(
+            self.me, self._config, url, self._zygotes, self._alerts, app.sentry,
+            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set,
+        )  # fmt: skip
+        self._zygotes.open(app, services.slots)
+        await self._register(services)
+        self._announce(tasks=len(app.tasks))
+        return services
+
+    def _add_settings(self, settings: Mapping[str, object]) -> None:
+        """The app may set the name and the slots of its workers, which until now had those of the command."""
+        self._app_settings = settings
+        self._config = self._configure(settings)
         name, slots = _name_and_slots(self._config)
         self.me = self._vitals.me = dataclasses.replace(self.me, name=name, slots=slots)
         self._zygotes.slots = slots
-        url = await asyncio.to_thread(self._url, self._config)
-        services = self._services = self._vitals.services = Services(
-            self.me, self._config, url, self._zygotes, self._alerts, ready.sentry,
-            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set,
-        )  # fmt: skip
-        self._zygotes.open(ready, services.slots)
-        await self._register(services)
+
+    def _announce(self, *, tasks: int) -> None:
         self._vitals.started = True
         self._systemd.ready()
-        counts = counted(slots, "slot"), counted(len(ready.tasks), "task")
-        _log.info("Worker %s started: %s, %s, %s", self.me.id, name, *counts)
+        counts = counted(self.me.slots, "slot"), counted(tasks, "task")
+        _log.info("Worker %s started: %s, %s, %s", self.me.id, self.me.name, *counts)
         if others := unprefixed(self._config):
             _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
         _log.info("memory is limited by %s", f"{groups} and by polling" if groups else "polling: no writable cgroup")
-        return services
 
     async def _register(self, services: Services) -> None:
         """The database was there a moment ago: a broken connection or a read-only spell is worth some more tries."""
@@ -172,14 +192,14 @@ class Supervisor:
             await services.register()
 
     def _was_declared_dead(self) -> None:
-        self.declared_dead = True
+        self._declared_dead = True
         self._stopping.set()
 
     def _obey(self, number: signal.Signals, sender: int) -> None:
         """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
         if self._zygotes.sent_by_a_job(number.name, sender):
             if self._services is not None and number is signal.SIGCONT:
-                self.stalled_by_a_job = True
+                self._stalled_by_a_job = True
                 self._services.blame_a_job_for_stalling()
         elif number is signal.SIGHUP:
             self._reload.set()

@@ -1762,9 +1762,11 @@ begin
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
       limit most),
-    taken as (
+    taken as (  -- By their places, which stay as they are: rows of `waiting` are locked, and never updated.
       delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
-      returning w as had, w.*),
+      returning w.*, case when w.crashes > 0 then w end as suspicious),
+    quarantined as materialized (
+      select t.id from taken t where t.crashes > 0 and outlive.quarantine(t.suspicious)),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -1773,7 +1775,7 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or not outlive.quarantine(t.had)
+      from taken t where t.crashes = 0 or t.id not in (select q.id from quarantined q)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options

@@ -6,7 +6,8 @@ Both find the same action in their fields. Every action is written to the audit,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,8 +21,8 @@ from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.operations import By
-from outlive.operations.controls import CONTROLS
-from outlive.operations.verbs import VERBS
+from outlive.operations.controls import CONTROLS, Control
+from outlive.operations.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -51,19 +52,33 @@ async def perform(site: Site, fields: Fields, who: str) -> UUID:
 
 def action_in(fields: Fields) -> Action:
     """The action that the fields of an address or a form name."""
-    values = dict(fields)
-    action, name = values.get("action", ""), values.get("name", "").replace("\0", "").strip()
-    verb, _, which = action.partition("_")
-    if action == "cancel_batch":
-        return CancelBatch(name)
-    if action == "close_batch":
-        return CloseBatch(name)
-    if action == "set_rate":
-        return SetRate(name, values.get("rate", "").strip())
-    if action in CONTROLS:
-        return Operate(CONTROLS[action], name)
-    if verb in VERBS and which == "all":
-        return ActOnMatching(VERBS[verb], VERBS[verb].narrowed(filter_of(values)))
-    if action in VERBS:
-        return ActOnSelected(VERBS[action], ids_of(fields))
-    raise BadArguments(f"there is no action {action[:40]!r}")
+    name = dict(fields).get("action", "")
+    if name not in _ACTIONS:
+        raise BadArguments(f"there is no action {name[:40]!r}")
+    return _ACTIONS[name](fields)
+
+
+def _act_on_selected(verb: Verb, fields: Fields) -> Action:
+    return ActOnSelected(verb, ids_of(fields))
+
+
+def _act_on_matching(verb: Verb, fields: Fields) -> Action:
+    return ActOnMatching(verb, verb.narrowed(filter_of(dict(fields))))
+
+
+def _operate(control: Control, fields: Fields) -> Action:
+    return Operate(control, _text("name", fields))
+
+
+def _text(field: str, fields: Fields) -> str:
+    return dict(fields).get(field, "").replace("\0", "").strip()
+
+
+_ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
+    **{name: partial(_act_on_selected, verb) for name, verb in VERBS.items()},
+    **{f"{name}_all": partial(_act_on_matching, verb) for name, verb in VERBS.items()},
+    **{name: partial(_operate, control) for name, control in CONTROLS.items()},
+    "cancel_batch": lambda fields: CancelBatch(_text("name", fields)),
+    "close_batch": lambda fields: CloseBatch(_text("name", fields)),
+    "set_rate": lambda fields: SetRate(_text("name", fields), _text("rate", fields)),
+}

@@ -32,12 +32,15 @@ class ActOnSelected:
     async def question(self, site: Site) -> Question:
         if not self.ids:
             raise NothingToDo("No job was selected.")
-        only = await site.database.run(store.list_jobs(self.ids)) if len(self.ids) == 1 else []
-        facts = [(label, str(job[column])) for job in only for label, column in FACTS]
+        facts = await self._facts_of_the_job(site) if len(self.ids) == 1 else []
         return _question(self.verb, Count(len(self.ids), more=False), facts)
 
+    async def _facts_of_the_job(self, site: Site) -> list[tuple[str, str]]:
+        jobs = await site.database.run(store.list_jobs(self.ids))
+        return [(label, str(job[column])) for job in jobs for label, column in FACTS]
+
     async def perform(self, site: Site, by: By) -> None:
-        await wait_a_moment_for(_act(site, self.verb, self.ids, by), site, by)
+        await _act(site, self.verb, self.ids, by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class ActOnMatching:
         return _question(self.verb, count, [(label.capitalize(), words) for label, words in parts])
 
     async def perform(self, site: Site, by: By) -> None:
-        await wait_a_moment_for(_act(site, self.verb, self.wanted, by), site, by)
+        await _act(site, self.verb, self.wanted, by)
 
 
 def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]]) -> Question:
@@ -61,6 +64,11 @@ def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]]) -> Que
 
 
 async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:
+    """Begin, and wait for a moment: thousands of jobs may take minutes, and the audit shows how far they are."""
+    await wait_a_moment_for(_act_on_all(site, verb, chosen, by), site, by)
+
+
+async def _act_on_all(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:
     tally = Tally(verb)
     try:
         await site.writing.do(verbs.act(tally, chosen, by))
