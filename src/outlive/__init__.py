@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from outlive.client.linking import agroup as agroup
     from outlive.client.linking import chain as chain
     from outlive.client.linking import group as group
+    from outlive.client.linking import result_of as result_of
     from outlive.client.records import dedupe_key as dedupe_key
     from outlive.client.source import Source as Source
     from outlive.client.task import Task as Task
@@ -50,7 +51,7 @@ _NAMES = {
     "client.app": "App",
     "client.batch": "Batch",
     "client.job": "Job agather gather",
-    "client.linking": "Group achain agroup chain group",
+    "client.linking": "Group achain agroup chain group result_of",
     "client.records": "dedupe_key",
     "client.source": "Source",
     "client.task": "Task",

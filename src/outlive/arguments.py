@@ -11,14 +11,16 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from outlive import wire
+from outlive import references, wire
 from outlive.annotations import Form, encode_simple, form_of, from_json, namespace
 from outlive.errors import BadArguments
+from outlive.references import Template
 
 POSITIONAL = "*"
 """The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
@@ -99,10 +101,11 @@ class Codec:
         typed_dict = typing.TypedDict("Arguments", hints, total=False)  # type: ignore[misc]
         return tuple(msgspec.json.Decoder(one, dec_hook=from_json) for one in (typed_dict, struct))
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: list[UUID] | None = None) -> bytes:
         """The arguments as JSON, by name where possible: it does not matter whether they were given by position.
 
-        They are decoded again: a job gets what was given, or nothing is enqueued.
+        They are decoded again: a job gets what was given, or nothing is enqueued. With `after`, they may refer to the
+        results of jobs, which are added there.
         """
         made = self._made
         if made is None or made.names:
@@ -121,15 +124,36 @@ class Codec:
             except Exception:
                 pass  # Encoding the arguments one by one finds what is wrong, if anything is.
         try:
+            if after is not None and references.within([*bound.values()]):
+                return self._pack_references(bound, references.places(after))
             positional, named = self._each(Form.encode, bound)
         except wire.NotJson as error:
             raise BadArguments(f"{self._task} can't be enqueued: {error}") from None
-        if POSITIONAL in named:
-            raise BadArguments(f"{self._task} can't be enqueued: no argument can be named {POSITIONAL}")
-        raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in named.items()}
+        raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in self._checked(named).items()}
         if positional:
             raw[POSITIONAL] = [*map(msgspec.Raw, positional)]
         return encode_simple(raw if named else raw.get(POSITIONAL, {}))
+
+    def _pack_references(self, bound: Mapping[str, Any], place: Callable[[UUID], int]) -> bytes:
+        """The same for arguments some of which refer to results. Type checkers have compared these; the job does."""
+
+        def encode(form: Form, value: Any, path: str) -> Template | msgspec.Raw:
+            if references.within(value):
+                return Template(references.template(value, path, place))
+            return msgspec.Raw(form.encode(value, path))
+
+        positional, named = self._each(encode, bound)
+        raw = {name: one for name, one in self._checked(named).items() if not isinstance(one, Template)}
+        templates = {name: one.data for name, one in named.items() if isinstance(one, Template)}
+        if positional:
+            templates[POSITIONAL] = [one.data if isinstance(one, Template) else {"is": one} for one in positional]
+        return encode_simple({**raw, references.RESULTS: templates})
+
+    def _checked(self, named: dict[str, T]) -> dict[str, T]:
+        for key in (POSITIONAL, references.RESULTS):
+            if key in named:
+                raise BadArguments(f"{self._task} can't be enqueued: no argument can be named {key}")
+        return named
 
     def unpack(self, data: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments from JSON: an object, an array, or an object with both.

@@ -35,6 +35,8 @@ WORDS: dict[str, dict[str, Word]] = {
         "countdown": Word("delay", USING),
         "eta": Word("run_at", USING, "it needs a time zone"),
         "task_id": Word("id", USING, "it is a uuid.UUID"),
+        "expires": Word("expires", USING),
+        "link_error": Word("on_failed", USING, "a task that takes the id of the failed job, and its error"),
         "link": Word("after", USING, "the job that follows names the one before it"),
     },
     "rq": {

@@ -42,6 +42,7 @@ _FUNCTIONS = (
     "finding",
     "dependencies",
     "late_releases",
+    "expiring",
     "sources",
     "schedules",
     "counts",

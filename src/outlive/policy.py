@@ -47,6 +47,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_death: OnWorkerDeath = "retry"
     quarantine_by: QuarantineBy = "job"
     keep_finished_s: float | None = None
+    expires_s: float | None = None
 
     @property
     def max_jobs(self) -> int:
@@ -150,6 +151,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     app_keep_finished_s: float | None = None
     app_keep_failed_s: float | None = None
     """What the settings say: another process may prune."""
+    expires_s: float | None = None
 
 
 def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
@@ -167,6 +169,7 @@ def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
         keep_finished_s=policy.keep_finished_s,
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
+        expires_s=policy.expires_s,
     )
 
 

@@ -46,7 +46,7 @@ def test_a_test_runs_each_page_unless_all_its_code_is_for_readers():
 def test_every_command_and_option_on_a_page_exists():
     for page in PAGES:
         for code in code_of(read(page)):
-            if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):
+            if command := re.search(r"(?:^|(?<!install)(?<!from)[ (])(\./run|outlive) ([a-z].*)", code):
                 assert unknown(command[2], own=OF_RUN if command[1] == "./run" else set()) == [], (page, code)
             elif code.startswith("--") and page.stem not in OF_THE_LAB:
                 assert code.split()[0].split("=")[0] in {*options(COMMANDS), *OTHERS}, (page, code)

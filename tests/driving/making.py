@@ -121,6 +121,7 @@ def enqueue(connection: db.Connection, requests: Iterable[JobRequest], *, notify
 
 def follow(connection: db.Connection) -> None:
     """Do what transactions have left to the reapers, as these do at once or within a second."""
+    db.run(connection, store.cancel_expired())
     db.run(connection, store.check_late_ends())
     while db.run(connection, store.follow_late_ends()):
         pass

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from uuid import UUID
 
 import psycopg
 
@@ -16,6 +17,16 @@ seen: list[object] = []
 @app.task
 def price(text: str) -> int:
     return int(text.removesuffix(" EUR")) * 100
+
+
+@app.task
+def sum_up(cents: list[int]) -> int:
+    return sum(cents)
+
+
+@app.task
+def note_failure(job: UUID, error: str) -> None:
+    seen.append((job, error))
 
 
 @app.task

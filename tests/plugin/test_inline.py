@@ -162,3 +162,23 @@ def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs):
 def test_no_app_is_eager_in_production() -> None:
     with pytest.raises(outlive.ConfigError, match="eager is not a setting: a job runs in a worker"):
         outlive.App(eager=True)  # type: ignore[call-arg]
+
+
+def test_results_are_arguments_here_too_and_are_asserted_as_they_were_given(outlive_jobs):
+    first, second = shop.price.enqueue("7 EUR"), shop.price.enqueue("2 EUR")
+    job = shop.sum_up.enqueue([outlive.result_of(first), outlive.result_of(second)])
+    outlive_jobs.assert_enqueued(shop.sum_up, outlive.result_of([first, second]))
+    with pytest.raises(AssertionError, match="after is"):
+        outlive_jobs.assert_enqueued(shop.sum_up, outlive.result_of([second, first]))
+    outlive_jobs.run()
+    assert job.result(5) == 900
+
+
+def test_jobs_expire_and_failures_are_told_here_too(outlive_jobs):
+    late = shop.price.using(expires="1m", delay="2m").enqueue("7 EUR")
+    bad = shop.price.using(max_attempts=1, on_failed=shop.note_failure).enqueue("no")
+    outlive_jobs.run(raising=False)
+    assert shop.seen == [(bad.id, "ValueError: invalid literal for int() with base 10: 'no'")]
+    outlive_jobs.advance("2m")
+    assert outlive_jobs.run() == []
+    assert late.status() is State.CANCELLED

@@ -1,6 +1,9 @@
 """An app whose jobs wait for each other, which workers import."""
 
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from uuid import UUID
 
 import outlive
 from tests.waiting import eventually
@@ -40,6 +43,37 @@ def text(megabytes: float) -> str:
 @app.task
 def lengths() -> list[int]:
     return [len(one) for one in outlive.current().inputs]
+
+
+@dataclass
+class Page:
+    text: str
+    day: date
+
+
+@app.task
+def fetch(size: int, day: date) -> Page:
+    return Page("é" * size, day)
+
+
+@app.task
+def parse(page: Page, *, twice: bool = False) -> tuple[int, date]:
+    return len(page.text) * (1 + twice), page.day
+
+
+@app.task
+def parse_any(page: Page | None) -> str:
+    return "nothing" if page is None else page.text
+
+
+@app.task
+def add_up(numbers: list[int], start: int) -> int:
+    return sum(numbers, start)
+
+
+@app.task
+def tell(job: UUID, error: str) -> str:
+    return f"{job}: {error}"
 
 
 @app.task(max_attempts=1)

@@ -16,8 +16,8 @@ LAYERS = [
     {"db", "binary", "sql", "embedded", "temporary", "timetable", "caller_connections"},
     {
         *("statement", "search_path", "states", "model", "policy", "errors", "config", "wire", "annotations"),
-        *("arguments", "protocol", "job_gateway", "linux", "validation", "foreign_options", "logs", "output"),
-        *("importing", "program", "humanize", "stacks"),
+        *("arguments", "references", "protocol", "job_gateway", "linux", "validation", "foreign_options", "logs"),
+        *("output", "importing", "program", "humanize", "stacks"),
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from decimal import Decimal
 
 import outlive
@@ -38,3 +39,7 @@ def nothing() -> None: ...
 @app.task
 def invoice(total: Decimal, due: datetime.date | None = None) -> tuple[Decimal, datetime.date]:
     return total, due or datetime.date.max
+
+
+@app.task(expires="10m")
+def tell(job: uuid.UUID, error: str) -> None: ...

@@ -11,7 +11,7 @@ import psycopg
 
 import outlive
 from outlive.client.task import BoundJob
-from tests.typing.example import add, afetch, app, asum, fetch, invoice, nothing, shop
+from tests.typing.example import add, afetch, app, asum, fetch, invoice, nothing, shop, tell
 
 assert_type(add(1, 2), int)
 assert_type(add.enqueue(1, b=2, label="x"), outlive.Job[int])
@@ -61,6 +61,17 @@ assert_type(group.jobs, list[outlive.Job[int]])
 assert_type(group.then(fetch.job("u"), on_failure="block"), outlive.Job[dict[str, str]])
 fetch.using(after=group).enqueue("u")
 assert_type(outlive.current().inputs, list[Any])
+
+assert_type(outlive.result_of(add.enqueue(1)), int)
+assert_type(outlive.result_of(fetch.job("u")), dict[str, str])
+assert_type(outlive.result_of(group), list[int])
+assert_type(outlive.result_of([add.enqueue(1), add.enqueue(2)]), list[int])
+assert_type(add.enqueue(outlive.result_of(add.job(1)), b=outlive.result_of(after)), outlive.Job[int])
+assert_type(outlive.group([(fetch.job("u"), add.job(1)), (nothing.job(), add.job(2))]), outlive.Group[int])
+assert_type(outlive.group((fetch.job(url), add.job(1)) for url in ("a", "b")), outlive.Group[int])
+one, [two, (three, four)] = outlive.chain(add.job(1), [fetch.job("u"), (add.job(2), nothing.job())])
+outlive.chain([add.job(n) for n in range(3)], add.job(9), on_failure="proceed")
+add.using(on_failed=tell, expires="1h").using(on_failed=tell.using(queue="slow"), expires=None).enqueue(1)
 
 
 assert_type(outlive.gather([add.enqueue(1), add.enqueue(2)], timeout=1), list[int])

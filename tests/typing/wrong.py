@@ -41,6 +41,14 @@ add.using(after=add)  # error: arg-type
 add.using(on_failure="panic")  # error: arg-type
 outlive.chain(add.job(1), add)  # error: call-overload
 outlive.group([add])  # error: arg-type
+fetch.enqueue(outlive.result_of(add.enqueue(1)))  # error: arg-type
+add.enqueue(outlive.result_of([add.enqueue(1)]))  # error: arg-type
+add.enqueue(1, label=outlive.result_of(add.job(1)))  # error: arg-type
+outlive.result_of(1)  # error: call-overload
+outlive.chain(add.job(1), [add])  # error: list-item
+add.using(on_failed=add)  # error: arg-type
+add.using(on_failed=afetch)  # error: arg-type
+add.using(expires=[1])  # error: arg-type
 wrong: outlive.Job[str] = outlive.group([add.job(1)]).then(add.job(2))  # error: arg-type
 
 

@@ -20,7 +20,7 @@ from outlive.client import app, cache, schedule, source, task
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
     "Jobs and their results": ["Job", "gather", "agather"],
-    "Jobs that belong together": ["chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
+    "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": ["current", "Context", "Retry", "Fail", "Cancel", "Stopped", "NoJob"],
     "Sources and records": ["Source", "Request", "Cache", "SourcePaused", "SourceBusy", "Record", "dedupe_key"],
     "States": ["State", "Outcome"],

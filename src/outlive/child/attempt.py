@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any, Protocol
 
-from outlive import job_gateway, validation
+from outlive import job_gateway, references, validation
 from outlive.arguments import Codec
 from outlive.child import context, copies, stops
 from outlive.child.channel import Channel
@@ -87,13 +87,19 @@ def _call(this: _Attempt) -> object:
     task, run, channel = this.task, this.run, this.channel
     try:
         encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
+        empty: list[str] = []
+        if references.MARK in encoded:
+            encoded, empty = references.filled(encoded, channel.inputs)
+    except BadArguments as error:
+        raise _Unfit(f"BadArguments: {error}") from None
     except OutliveError as error:
         raise _NotBegun(f"its arguments could not be fetched: {error}") from error
     with copies.CopiesExit(channel.pid), stops.let_through:
         try:
             positional, named = task.codec.unpack(encoded)
         except BadArguments as error:
-            raise _Unfit(f"BadArguments: {error}") from None
+            missing = f"; there is no result for {', '.join(empty)}" if empty else ""
+            raise _Unfit(f"BadArguments: {error}{missing}") from None
         value = task.function(*positional, **named)
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.

@@ -62,6 +62,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     """What crashes are counted for: job, the default, or fingerprint, all jobs with the same task and arguments."""
     keep_finished: Duration
     """How long succeeded and cancelled jobs are kept, with their results, in place of what the settings say."""
+    expires: Duration
+    """How long after it was enqueued a job may start. Then it is cancelled, and so is its next retry."""
 
 
 OPTIONS: policy.Checks = {
@@ -75,6 +77,7 @@ OPTIONS: policy.Checks = {
     "fail_on": ("fail_on", validation.exceptions),
     "quarantine_by": ("quarantine_by", lambda name, value: validation.choice(name, value, "job", "fingerprint")),
     "keep_finished": ("keep_finished_s", validation.seconds),
+    "expires": ("expires_s", lambda name, value: validation.positive(name, validation.seconds(name, value))),
 }
 
 

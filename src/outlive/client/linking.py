@@ -1,6 +1,9 @@
-"""Chains and groups: thin functions over `after`, which lets one job wait for others.
+"""Results as arguments, chains and groups: thin functions over `after`, which lets one job wait for others.
 
-outlive.chain(fetch.job(url), parse.job(), store.job())   # each after the one before
+page = fetch.enqueue(url)
+parse.enqueue(outlive.result_of(page))                                  # when the page is there, with its result
+
+outlive.chain(fetch.job(url), [parse.job(), scan.job()], store.job())   # one after the other, a list side by side
 outlive.group(fetch.job(url) for url in urls).then(merge.job())
 """
 
@@ -8,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
-from msgspec.structs import replace
-
-from outlive import wire
 from outlive.client.job import Job
-from outlive.client.task import BoundJob, OnFailure, ids_of
+from outlive.client.task import BoundJob, OnFailure, ids_of, waiting_for
 from outlive.errors import ConfigError
-from outlive.validation import choice
+from outlive.references import Reference
+from outlive.validation import refused
 
 if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
@@ -28,6 +29,22 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 R = TypeVar("R")
+Step: TypeAlias = "BoundJob[Any] | Sequence[Step]"
+"""A job; a tuple of steps, one after the other; or a list of steps, side by side."""
+
+
+@overload
+def result_of(job: Job[R] | BoundJob[R], /) -> R: ...
+@overload
+def result_of(job: Iterable[Job[R] | BoundJob[R]], /) -> list[R]: ...
+def result_of(job: Any, /) -> Any:
+    """What stands for the result of this job in the arguments of another, which waits for it and gets the result.
+
+    `parse.enqueue(result_of(page))` calls `parse` with what `fetch` returned. The result of a group, or of several
+    jobs, is the list of their results. Type checkers take it for the result itself.
+    """
+    found = [Reference(id) for id in ids_of("the job of result_of", job)]
+    return found if isinstance(job, Iterable) else found[0]
 
 
 class ChainOptions(TypedDict, total=False):
@@ -52,12 +69,18 @@ def chain(
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
 def chain(*jobs: BoundJob[R], **options: Unpack[ChainOptions]) -> tuple[Job[R], ...]: ...
+@overload
+def chain(*steps: Step, **options: Unpack[ChainOptions]) -> tuple[Any, ...]: ...
 def chain(
-    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: SyncConnection | None = None
-) -> tuple[Job[Any], ...]:
-    """Enqueue these jobs in one transaction, each after the one before."""
-    linked = _chained(jobs, on_failure)
-    return tuple(_app_of(linked).enqueue_many(linked, connection=connection))
+    *steps: Step, on_failure: OnFailure | None = None, connection: SyncConnection | None = None
+) -> tuple[Any, ...]:
+    """Enqueue these jobs in one transaction, each after the one before.
+
+    In place of a job there may be a list of jobs, which run side by side, or of tuples, which are chains themselves,
+    and so on. The handles are returned in the same shape.
+    """
+    linked, _ = _linked(steps, [], on_failure)
+    return cast("tuple[Any, ...]", _shaped(steps, iter(_app_of(linked).enqueue_many(linked, connection=connection))))
 
 
 @overload
@@ -72,20 +95,23 @@ async def achain(
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
 async def achain(*jobs: BoundJob[R], **options: Unpack[AsyncChainOptions]) -> tuple[Job[R], ...]: ...
+@overload
+async def achain(*steps: Step, **options: Unpack[AsyncChainOptions]) -> tuple[Any, ...]: ...
 async def achain(
-    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: AsyncConnection | None = None
-) -> tuple[Job[Any], ...]:
+    *steps: Step, on_failure: OnFailure | None = None, connection: AsyncConnection | None = None
+) -> tuple[Any, ...]:
     """The async twin of `chain`."""
-    linked = _chained(jobs, on_failure)
-    return tuple(await _app_of(linked).aenqueue_many(linked, connection=connection))
+    linked, _ = _linked(steps, [], on_failure)
+    handles = await _app_of(linked).aenqueue_many(linked, connection=connection)
+    return cast("tuple[Any, ...]", _shaped(steps, iter(handles)))
 
 
 @dataclass(frozen=True, slots=True)
 class Group(Generic[R]):
-    """Jobs that were enqueued together. `after` takes a group too."""
+    """Jobs that were enqueued together. `after` and `result_of` take a group too."""
 
     jobs: list[Job[R]]
-    """The jobs, in the order in which they were given."""
+    """The jobs, in the order in which they were given; of a chain, the last one."""
     _connection: AnyConnection | None = field(repr=False, compare=False, default=None)
 
     def __iter__(self) -> Iterator[Job[R]]:
@@ -94,42 +120,84 @@ class Group(Generic[R]):
     def then(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """Enqueue a job after all of the group, in the transaction of the group's connection, if there is one."""
         connection = cast("SyncConnection | None", self._connection)
-        return job.app.enqueue_many([_after(self, job, on_failure)], connection=connection)[0]
+        return job.app.enqueue_many(self._linked(job, on_failure), connection=connection)[0]
 
     async def athen(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """The async twin of `then`, for a group of `agroup`."""
         connection = cast("AsyncConnection | None", self._connection)
-        return (await job.app.aenqueue_many([_after(self, job, on_failure)], connection=connection))[0]
+        return (await job.app.aenqueue_many(self._linked(job, on_failure), connection=connection))[0]
+
+    def _linked(self, job: BoundJob[A], on_failure: OnFailure | None) -> list[BoundJob[A]]:
+        return _linked(job, [one.id for one in self.jobs], on_failure)[0]
 
 
-def group(jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> Group[R]:
-    """Enqueue these jobs in one transaction."""
-    found = list(jobs)
-    return Group(_app_of(found).enqueue_many(found, connection=connection) if found else [], connection)
+@overload
+def group(jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> Group[R]: ...
+@overload
+def group(
+    jobs: Iterable[tuple[*tuple[Step, ...], BoundJob[R]]], *, connection: SyncConnection | None = None
+) -> Group[R]: ...
+@overload
+def group(jobs: Iterable[Step], *, connection: SyncConnection | None = None) -> Group[Any]: ...
+def group(jobs: Iterable[Step], *, connection: SyncConnection | None = None) -> Group[Any]:
+    """Enqueue these jobs in one transaction. A tuple of jobs is a chain: each of them is after the one before."""
+    linked, last = _linked([*jobs], [], None)
+    handles = _app_of(linked).enqueue_many(linked, connection=connection) if linked else []
+    return Group(_picked(linked, handles, last), connection)
 
 
-async def agroup(jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None) -> Group[R]:
+@overload
+async def agroup(jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None) -> Group[R]: ...
+@overload
+async def agroup(
+    jobs: Iterable[tuple[*tuple[Step, ...], BoundJob[R]]], *, connection: AsyncConnection | None = None
+) -> Group[R]: ...
+@overload
+async def agroup(jobs: Iterable[Step], *, connection: AsyncConnection | None = None) -> Group[Any]: ...
+async def agroup(jobs: Iterable[Step], *, connection: AsyncConnection | None = None) -> Group[Any]:
     """The async twin of `group`."""
-    found = list(jobs)
-    return Group(await _app_of(found).aenqueue_many(found, connection=connection) if found else [], connection)
+    linked, last = _linked([*jobs], [], None)
+    handles = await _app_of(linked).aenqueue_many(linked, connection=connection) if linked else []
+    return Group(_picked(linked, handles, last), connection)
 
 
-def _chained(jobs: Sequence[BoundJob[Any]], on_failure: OnFailure | None) -> list[BoundJob[Any]]:
-    if not jobs:
-        raise ConfigError("a chain has at least one job: give it one")
-    return [jobs[0], *(_after([before], job, on_failure) for before, job in pairwise(jobs))]
+def _linked(step: Step, after: list[UUID], on_failure: OnFailure | None) -> tuple[list[BoundJob[Any]], list[UUID]]:
+    """The jobs of a step, linked, in an order in which they can be enqueued; and those for which the next step waits.
+
+    A step without jobs holds up nothing.
+    """
+    match step:
+        case BoundJob():
+            return [waiting_for(after, step, on_failure) if after else step], [step.request.id]
+        case tuple():
+            jobs: list[BoundJob[Any]] = []
+            for one in step:
+                more, after = _linked(one, after, on_failure)
+                jobs += more
+            return jobs, after
+        case Sequence() if not isinstance(step, str | bytes):
+            sides = [_linked(one, after, on_failure) for one in step]
+            return [job for jobs, _ in sides for job in jobs], [id for _, last in sides for id in last] or after
+    raise refused("a step", step, "a task.job(…), a tuple of steps in their order, or a list of steps side by side")
 
 
-def _after(needed: Iterable[Job[Any] | BoundJob[Any]], job: BoundJob[R], on_failure: OnFailure | None) -> BoundJob[R]:
-    """The job, which waits for these too, after those that it already waits for."""
-    links = cast("dict[str, Any]", wire.decode(job.request.links or b"{}"))
-    links["after"] = [*links.get("after", ()), *map(str, ids_of("after", needed))]
-    if on_failure is not None:
-        links["on_failure"] = choice("on_failure", on_failure, "block", "proceed", "cancel")
-    return BoundJob(job.app, replace(job.request, links=wire.encode(links)))
+def _shaped(step: Step, handles: Iterator[Job[Any]]) -> object:
+    """The handles in the shape of the steps."""
+    if isinstance(step, BoundJob):
+        return next(handles)
+    shaped = [_shaped(one, handles) for one in step]
+    return tuple(shaped) if isinstance(step, tuple) else shaped
+
+
+def _picked(jobs: list[BoundJob[Any]], handles: list[Job[Any]], wanted: list[UUID]) -> list[Job[Any]]:
+    """The handles of some of these jobs. A job may have another id than it asked for: that of its dedupe key."""
+    found = {job.request.id: handle for job, handle in zip(jobs, handles, strict=True)}
+    return [found[id] for id in wanted]
 
 
 def _app_of(jobs: Sequence[BoundJob[Any]]) -> App:
+    if not jobs:
+        raise ConfigError("a chain has at least one job: give it one")
     if any(job.app is not jobs[0].app for job in jobs):
         raise ConfigError("these jobs are of different apps: enqueue the jobs of each app by themselves")
     return jobs[0].app

@@ -21,10 +21,11 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from outlive import wire
 from outlive.arguments import Codec
@@ -32,9 +33,9 @@ from outlive.client.batch import Batch, batch_id
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import ConfigError
-from outlive.model import JobRequest, new_job_id
+from outlive.model import JobRequest, as_json, new_job_id
 from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse
-from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
+from outlive.validation import Duration, choice, count, identifier, known, optional, positive, refused, seconds
 
 if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection
@@ -71,10 +72,17 @@ class JobOptions(LimitOptions, total=False):
     on_conflict: OnConflict
     """skip, the default: `enqueue` returns the job that is there. raise: it raises. replace: the new one takes over."""
     after: Needed | Iterable[Needed]
-    """The jobs that must succeed before this one starts. Their results are its `outlive.current().inputs`."""
+    """The jobs that must succeed before this one starts. Their results are its `outlive.current().inputs`. A job waits
+    for those to whose results its arguments refer (`outlive.result_of`) without this."""
     on_failure: OnFailure
     """If one of them ends without success: block, the default: this one waits until that one is retried and succeeds,
     or an operator releases this one. proceed: this one no longer waits for it. cancel: this one is cancelled too."""
+    on_failed: OnFailed
+    """A task whose job is enqueued with the id of this one and its error, if this one fails for good or is quarantined.
+    That happens in the same transaction, and once."""
+    expires: Duration | None
+    """How long after it was enqueued the job may start. Then it is cancelled, and so is its next retry. None: for ever,
+    whatever its task says."""
     batch: Batch | UUID | None
     """The batch that the job belongs to."""
     connection: AnyConnection
@@ -88,6 +96,12 @@ class BoundJob(msgspec.Struct, Generic[R], frozen=True):
     request: JobRequest
 
 
+class OnFailed(Protocol):
+    """A task that takes the id of a failed job, and its error."""
+
+    def job(self, job: UUID, error: str, /) -> BoundJob[Any]: ...
+
+
 Needed: TypeAlias = "Job[Any] | BoundJob[Any] | UUID"
 """A job that another one can wait for."""
 
@@ -99,8 +113,11 @@ class Task(Generic[P, C, R]):
         self.app, self.function, self.policy = app, function, policy
         self.name = identifier("the name of a task", _name_of(function))
         self._options: JobOptions = {}
+        self._links: dict[str, Any] = {} if policy.expires_s is None else {"expires_s": policy.expires_s}
         self._fields: dict[str, Any] = {"queue": policy.queue or DEFAULT_QUEUE, "source": policy.source or ""}
         """What each of its requests says besides id, task and arguments."""
+        if self._links:
+            self._fields["links"] = wire.encode(self._links)
         self.codec = Codec(self.name, function)
         # Without the function's attributes, which could hide this object's own.
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
@@ -125,7 +142,7 @@ class Task(Generic[P, C, R]):
         if "concurrency" in given and given.get("concurrency_key") is None:
             raise ConfigError("concurrency is given without a concurrency_key: give the key whose jobs it limits")
         limits = parse(given, LIMITS)
-        links = {name: value for name, value in parse(given, _LINKS).items() if value is not None}
+        links = self._links | {name: value for name, value in parse(given, _LINKS).items() if value is not None}
         other = copy.copy(self)
         other._options = given
         other._fields = self._fields | parse(given, _FIELDS)
@@ -152,8 +169,11 @@ class Task(Generic[P, C, R]):
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundJob[R]:
         id = self._options.get("id") or new_job_id()
-        request = JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs), **self._fields)
-        return BoundJob(self.app, request)
+        given: Any = self._options.get("after", ())
+        after: list[UUID] = [*given]
+        request = JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs, after), **self._fields)
+        bound: BoundJob[R] = BoundJob(self.app, request)
+        return waiting_for(after[len(given) :], bound) if len(after) > len(given) else bound
 
 
 def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
@@ -191,6 +211,25 @@ def ids_of(name: str, value: Needed | Iterable[Needed]) -> list[UUID]:
     return ids
 
 
+def _follower(task: OnFailed) -> dict[str, Any]:
+    """The job of `on_failed`, as the database takes it. Its id and arguments come when the other one has failed."""
+    found: Task[..., Any, Any] = expect_task("on_failed takes", cast("Any", task))
+    if given := found._options.keys() & {"id", "dedupe_key", *_LINKS}:
+        raise ConfigError(f"on_failed takes a task without {min(given)}: its job is made when the other one has failed")
+    request = found.job(UUID(int=0), "").request  # BadArguments if it does not take these two.
+    fields = cast("dict[str, Any]", wire.decode(as_json(request)))
+    return {name: value for name, value in fields.items() if name not in ("id", "args", "links")}
+
+
+def waiting_for(ids: Iterable[UUID], job: BoundJob[R], on_failure: OnFailure | None = None) -> BoundJob[R]:
+    """The job, which waits for these too, after those that it already waits for."""
+    links = cast("dict[str, Any]", wire.decode(job.request.links or b"{}"))
+    links["after"] = [*links.get("after", ()), *map(str, ids)]
+    if on_failure is not None:
+        links["on_failure"] = choice("on_failure", on_failure, "block", "proceed", "cancel")
+    return BoundJob(job.app, replace(job.request, links=wire.encode(links)))
+
+
 _FIELDS: Checks = {
     "queue": ("queue", identifier),
     "source": ("source", lambda _, value: source_name(value)),
@@ -207,6 +246,8 @@ _LINKS: Checks = {
     "batch": ("batch", optional(batch_id)),
     "concurrency_key": ("key", optional(_key)),
     "concurrency": ("concurrency", lambda name, value: count(name, value, most=1000)),
+    "on_failed": ("on_failed", lambda _, value: _follower(value)),
+    "expires": ("expires_s", lambda name, value: 0 if value is None else positive(name, seconds(name, value))),
 }
 """The same for `JobRequest.links`: the options that connect a job with others."""
 

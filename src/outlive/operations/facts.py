@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outlive import program, timetable
+from outlive import program, references, timetable
+from outlive.errors import BadArguments
 from outlive.humanize import RESTART, counted, duration, moment, size
 from outlive.states import State
 
@@ -33,6 +34,8 @@ class InState(NamedTuple):
         return f"({self.state})"
 
 
+SHOWN = 5
+"""How many other jobs a fact names."""
 Part = str | datetime | InState | Link
 Job = Mapping[str, Any]
 
@@ -53,7 +56,13 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "fired by", ["schedule ", Link(job["schedule"], "schedules")]
     if job["batch"]:
         yield "batch", [Link(str(job["batch"]), "batches", str(job["batch"]))]
+    if references.MARK in job["args"] and job["after"]:
+        yield "results", [*_results(job)]
+    if job["on_failed"]:
+        yield "on failed", [Link(job["on_failed"], "jobs", query={"task": job["on_failed"]})]
     yield "created", [job["created_at"]]
+    if job["expires_at"]:
+        yield "expires", [job["expires_at"]]
     if not job["served"]:
         yield "waits", [f"no active worker has this task and serves this queue; {RESTART}"]
     if kind := job["paused"]:
@@ -87,6 +96,21 @@ def _others(job: Job, name: str) -> Iterator[Part]:
             yield " "
             yield InState(one["state"])
     yield ", …" if len(first) < job[name] else ""
+
+
+def _results(job: Job) -> Iterator[Part]:
+    """The jobs whose results are its arguments: "page of 01a1ea35-…"."""
+    try:
+        sources = references.sources(job["args"])
+    except BadArguments:
+        return
+    for n, (name, places) in enumerate(sources.items()):
+        known = [place for place in places if 0 <= place < len(job["after"])][:SHOWN]
+        yield f"{', ' if n else ''}{name} of "
+        for m, place in enumerate(known):
+            yield ", " if m else ""
+            yield _job(job["after"][place])
+        yield ", …" if len(known) < len(places) else ""
 
 
 def of_batch(batch: Mapping[str, Any]) -> Iterator[tuple[str, list[Part]]]:

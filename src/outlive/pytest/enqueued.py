@@ -117,7 +117,7 @@ class Expected:
         self._request = task.job(*args, **kwargs).request
         self._args = wire.decode(self._request.args)
         self._given = {name: value for name, value in task._options.items() if name != "on_conflict"}
-        self._limits = _object(self._request.options)
+        self._limits, self._links = _object(self._request.options), _object(self._request.links)
 
     def differences(self, job: Enqueued) -> list[str]:
         """What is different in this job, in words."""
@@ -132,6 +132,8 @@ class Expected:
                 yield name, self._args.get(name, LEFT_OUT), job.args.get(name, LEFT_OUT)
         else:
             yield "args", self._args, job.args
+        if "after" in self._links:  # Also those to whose results the arguments refer.
+            yield "after", [*map(UUID, self._links["after"])], list(job.after or ())
         for name, wanted in self._limits.items():
             yield name, wanted, job.options.get(name, LEFT_OUT)
         for name in self._given:
@@ -140,8 +142,6 @@ class Expected:
                     yield name, duration(self._request.delay_s or 0), duration(job.delay.total_seconds())
                 case "run_at":
                     yield name, self._request.run_at, job.ready_at
-                case "after":
-                    yield name, self._given[name], list(job.after or ())
                 case "on_failure" if job.on_failure is not None:
                     yield name, self._given[name], job.on_failure
                 case "source":

@@ -119,6 +119,7 @@ class Inline:
 
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
         tasks = list(self._tasks())
+        self._run(store.cancel_expired())
         self._run(store.check_late_ends())
         while self._run(store.follow_late_ends()):
             pass

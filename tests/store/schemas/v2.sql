@@ -61,7 +61,8 @@ create table if not exists outlive.jobs (
   after uuid[],  -- The jobs that it waits for, in the order of its inputs.
   batch uuid,
   concurrency_key text collate "C",
-  concurrency int  -- How many jobs with its key may run when it starts, itself included.
+  concurrency int,  -- How many jobs with its key may run when it starts, itself included.
+  on_failed jsonb  -- The job that is enqueued when this one fails for good or is quarantined.
 );
 
 -- The jobs that may be claimed, at `ready_at` or later.
@@ -308,8 +309,10 @@ create table if not exists outlive.tasks (
   alerted_at timestamptz,
   keep_finished_s double precision check (keep_finished_s >= 0),  -- Null: as the settings say.
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
-  app_keep_failed_s double precision
+  app_keep_failed_s double precision,
+  expires_s double precision check (expires_s > 0)  -- How long after its enqueue a job may start. Null: always.
 );
+create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 -- The queues that were paused at some time. A queue needs no row.
@@ -392,6 +395,15 @@ create table if not exists outlive.end_checks (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
+
+-- The jobs that may not start after some time. A row stays until that time, and until its job runs no more.
+create table if not exists outlive.expiring (
+  job_id uuid primary key,
+  expires_at timestamptz not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index if not exists expiring_by_time on outlive.expiring (expires_at);
 
 -- How far each job is, and the checkpoint of its last attempt.
 create table if not exists outlive.progress (
@@ -722,6 +734,8 @@ return (
 --
 --     follow_up       called once, at the end of each statement that has ended jobs, with all of them
 --     follow_through  the same, if the jobs that wait for them have been released already
+--     call_on_failed  enqueues the jobs that are to follow a failure
+--     try_callbacks   refuses jobs that could not be enqueued later
 --     sees_all        whether a transaction sees what others have committed since it began
 
 create or replace function outlive.follow_up(
@@ -760,9 +774,40 @@ begin
   if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
     perform outlive.follow_keys(ids, states, coalesce(at_once, false));
   end if;
+  if states && '{failed,quarantined}' then
+    perform outlive.call_on_failed(array(
+      select e.id from unnest(ids, states) e(id, state) where e.state in ('failed', 'quarantined')));
+  end if;
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
+end $$;
+
+create or replace function outlive.call_on_failed(ids uuid[]) returns void language plpgsql as $$
+-- These jobs have just failed or were quarantined: enqueue the job that each names for that, with the array of its
+-- own id and error. The new job has the id of the old one with other last bytes. So it is made once, also if
+-- the old one is retried and fails again.
+declare
+  due json;
+begin
+  select json_agg(j.on_failed || jsonb_build_object(
+    'id', encode(overlay(uuid_send(j.id) placing substring(sha256(uuid_send(j.id)) for 7) from 10), 'hex')::uuid,
+    'args', jsonb_build_array(j.id, coalesce(
+      (select h.details from outlive.held h where h.id = j.id),
+      (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
+       order by a.attempt desc limit 1)))))
+  into due from outlive.jobs j where j.id = any(ids) and j.on_failed is not null;
+  if due is not null then
+    perform outlive.spawn(due);
+  end if;
+end $$;
+
+create or replace function outlive.try_callbacks(callbacks jsonb[]) returns void language plpgsql as $$
+-- No end of a job may fail because of a callback, so each is enqueued here on trial, before it is needed.
+begin
+  perform outlive.spawn(to_json(callbacks));
+  raise exception using errcode = 'OL005';
+exception when sqlstate 'OL005' then
 end $$;
 
 create or replace function outlive.sees_all() returns boolean language sql stable
@@ -824,13 +869,8 @@ begin
         callback.event);
     end if;
   end loop;
-  begin
-    -- No end of a job may fail because of a callback, so each is enqueued here on trial.
-    perform outlive.spawn(json_agg(c.request)) from outlive.callbacks c where c.batch = mine;
-    raise exception using errcode = 'OL005';
-  exception when sqlstate 'OL005' then
-    return mine;
-  end;
+  perform outlive.try_callbacks(array(select c.request::jsonb from outlive.callbacks c where c.batch = mine));
+  return mine;
 end $$;
 
 create or replace function outlive.add_to_batch(batch uuid, made bigint) returns void language plpgsql as $$
@@ -1748,6 +1788,8 @@ language plpgsql as $$
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
 -- that was claimed before is begun in any case: its mere arrival may kill.
 #variable_conflict use_column
+declare
+  some_expired boolean := exists (select from outlive.expiring e where e.expires_at <= outlive.now());
 begin
   return query
     with picked as materialized (
@@ -1759,6 +1801,7 @@ begin
           where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
             and w.priority = lane.priority
             and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
+            and (not some_expired or outlive.in_time(w.id))
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
       limit most),
@@ -1920,7 +1963,8 @@ end $$;
 --     enqueue             one job, for everyone; a batch of jobs, for clients
 --     enqueue_plain       one small job with nothing special, as most are
 --     spawn               the same for jobs as JSON
---     check_requests      refuses bad input (check_links: dependencies.sql)
+--     check_requests      refuses bad input
+--     check_links         refuses links that make no sense
 --     leave_out_existing  for a call that is repeated
 --     link                to batches, other jobs and keys
 --     wake                notifies the workers that sleep
@@ -1953,8 +1997,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
 -- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
--- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
--- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- concurrency key, and `concurrency`, how many jobs with that key may run; `on_failed`, the job that is enqueued
+-- if this one fails; `expires_s`, how long it may wait for its start, 0 if for ever. A job may wait for jobs that
+-- come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   not_made uuid[] := '{}';
@@ -1967,6 +2012,8 @@ declare
   links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
+  some_expire boolean := exists (
+    select from outlive.tasks t where t.expires_s is not null and t.name = any(tasks));
 begin
   perform outlive.check_requests(
     tasks || queues || sources, args, max_args_bytes, delays_s, run_ats, on_conflicts, options, links);
@@ -1993,7 +2040,7 @@ begin
       fresh as (
         insert into outlive.jobs (
           id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
-          batch, concurrency_key, concurrency)
+          batch, concurrency_key, concurrency, on_failed)
         select
           a.id, a.task,
           coalesce(a.queue, (select t.queue from outlive.tasks t where t.name = a.task), 'default'),
@@ -2003,7 +2050,11 @@ begin
           coalesce(a.run_at, moment + coalesce(a.delay_s, 0) * interval '1 second'
                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
           a.key,
-          case when a.task = any(counted_by_fingerprint) then outlive.fingerprint(a.task, a.args) end,
+          case
+            -- The same places in `after` stand for other results.
+            when a.links @? '$.after[*]' and a.args -> '$results' is not null
+              then outlive.fingerprint(a.task, json_build_array(a.args, a.links -> 'after'))
+            when a.task = any(counted_by_fingerprint) then outlive.fingerprint(a.task, a.args) end,
           moment,
           case when a.links @? '$.after[*]' then array(
             select coalesce(m.holder, n.id::uuid)
@@ -2011,7 +2062,8 @@ begin
               left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
             order by n.at) end,
           (a.links ->> 'batch')::uuid, a.links ->> 'key',
-          case when a.links ? 'key' then coalesce((a.links ->> 'concurrency')::int, 1) end
+          case when a.links ? 'key' then coalesce((a.links ->> 'concurrency')::int, 1) end,
+          a.links -> 'on_failed'
         from wanted a order by a.id
         returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
           jobs.concurrency_key)
@@ -2025,6 +2077,9 @@ begin
   end loop;
   if links is not null or replaced <> '{}' then
     perform outlive.link(ids, not_made, links, replaced, replacing);
+  end if;
+  if some_expire or exists (select from unnest(links) l where l ? 'expires_s') then
+    perform outlive.let_expire(ids, links);
   end if;
   if notify then
     perform pg_notify('outlive', '');
@@ -2083,6 +2138,51 @@ begin
   end if;
   if links is not null then
     perform outlive.check_links(links);
+  end if;
+end $$;
+
+create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
+declare
+  callbacks jsonb[];
+begin
+  if exists (
+    select from unnest(links) l
+    where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
+  then
+    raise exception using errcode = 'OL003', message =
+      'links are objects, and after is an array of the ids of jobs';
+  end if;
+  if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
+    raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
+  end if;
+  if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
+    raise exception using errcode = 'OL003', message =
+      'a job can wait for at most 100,000 jobs: let some of them wait for the others';
+  end if;
+  if exists (
+    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
+      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
+      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
+  then
+    raise exception using errcode = 'OL003', message =
+      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
+  end if;
+  if exists (
+    select from unnest(links) l
+    where jsonb_typeof(l -> 'expires_s') <> 'number' or not l -> 'expires_s' between '0' and '10000000000')
+  then
+    raise exception using errcode = 'OL003', message = 'a job expires after 0 seconds to 300 years';
+  end if;
+  callbacks := array(select distinct l -> 'on_failed' from unnest(links) l where l ? 'on_failed');
+  if exists (
+    select from unnest(callbacks) c
+    where jsonb_typeof(c -> 'task') is distinct from 'string' or c ?| '{id,args,dedupe_key,links}')
+  then
+    raise exception using errcode = 'OL003', message =
+      'on_failed is a job as an object, with a task, and without id, args, dedupe_key and links';
+  end if;
+  if callbacks <> '{}' then
+    perform outlive.try_callbacks(callbacks);
   end if;
 end $$;
 
@@ -2203,13 +2303,16 @@ create or replace function outlive.enqueue(
   on_failure text default 'block',
   batch uuid default null,
   concurrency_key text default null,
-  concurrency int default null)
+  concurrency int default null,
+  on_failed jsonb default null,
+  expires interval default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without keys, options, delay, run_at, after and batch whose arguments are small is written by `enqueue_plain`,
--- which is faster. Every other job goes the way of many.
+-- without keys, options, delay, run_at, links and expiry whose arguments are small is written by `enqueue_plain`,
+-- which is faster. Every other job goes the way of many. `on_failed` is a job as an object, without arguments: if
+-- this job fails for good or is quarantined, that one is enqueued with the array of this job's id and error.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -2220,8 +2323,9 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
-     and batch is null and concurrency_key is null and concurrency is null
-     and octet_length(args::text) <= least(max_args_bytes, 8192) then
+     and batch is null and concurrency_key is null and concurrency is null and on_failed is null
+     and expires is null and octet_length(args::text) <= least(max_args_bytes, 8192)
+     and not exists (select from outlive.tasks t where t.name = task and t.expires_s is not null) then
     perform outlive.enqueue_plain(task, args, queue, source, priority, mine, notify);
     return mine;
   end if;
@@ -2231,8 +2335,10 @@ begin
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
     case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
+        or on_failed is not null or expires is not null
       then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
-        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency))] end) e;
+        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency, 'on_failed', on_failed,
+        'expires_s', extract(epoch from expires)))] end) e;
   return coalesce(other, mine);
 end $$;
 
@@ -2500,6 +2606,7 @@ begin
   delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.expiring e where e.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
   perform outlive.forget_in_batches(mine);
   delete from outlive.jobs j where j.id = any(mine);
@@ -2652,7 +2759,6 @@ end $$;
 
 -- Dependencies: jobs that wait for other jobs.
 --
---     check_links         refuses links that make no sense
 --     depend              new jobs wait for the jobs that they need
 --     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
@@ -2681,32 +2787,6 @@ end $$;
 create or replace function outlive.many_dependents() returns int language sql immutable
 -- How many jobs are released or cancelled at once.
 return 500;
-
-create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
-begin
-  if exists (
-    select from unnest(links) l
-    where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
-  then
-    raise exception using errcode = 'OL003', message =
-      'links are objects, and after is an array of the ids of jobs';
-  end if;
-  if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
-    raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
-  end if;
-  if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
-    raise exception using errcode = 'OL003', message =
-      'a job can wait for at most 100,000 jobs: let some of them wait for the others';
-  end if;
-  if exists (
-    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
-      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
-      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
-  then
-    raise exception using errcode = 'OL003', message =
-      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
-  end if;
-end $$;
 
 create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -3225,6 +3305,78 @@ begin
   if state not in ('55P03', '40P01', '40001') then
     raise warning 'the ends of jobs % can''t be followed up: %', needed[:5], message;
   end if;
+end $$;
+
+-- Expiry: a job that does not start in time is cancelled.
+--
+--     in_time         whether a job may start now
+--     let_expire      notes when new jobs expire
+--     cancel_expired  cancels the jobs that have expired
+--
+-- A claim takes no job whose time is up, by the clock of the database. That alone keeps it from running. The rest
+-- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in every worker and in `outlive reap`.
+
+create or replace function outlive.in_time(job uuid) returns boolean language sql stable
+-- Whether this job may start now.
+return coalesce((select e.expires_at > outlive.now() from outlive.expiring e where e.job_id = job), true);
+
+create or replace function outlive.let_expire(ids uuid[], links jsonb[]) returns void language sql as $$
+-- Note when those of these new jobs expire whose links say so, or else whose tasks do.
+insert into outlive.expiring (job_id, expires_at)
+select e.id, outlive.now() + e.expires_s * interval '1 second'
+from (
+  select j.id, nullif(coalesce(
+      (coalesce(a.links, case when cardinality(let_expire.links) = 1 then let_expire.links[1] end)
+        ->> 'expires_s')::double precision,
+      (select t.expires_s from outlive.tasks t where t.name = j.task)), 0) as expires_s
+  from unnest(let_expire.ids, let_expire.links) a(id, links) join outlive.jobs j on j.id = a.id) e
+where e.expires_s is not null
+on conflict do nothing
+$$;
+
+create or replace function outlive.cancel_expired(batch int) returns int
+language plpgsql set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
+-- pending, retryable, blocked by other jobs -> cancelled: for jobs that did not start in time. An attempt under
+-- way goes on; a retry is a start too. What a person holds or retries later does not expire any more. Returns how
+-- many notes it has looked at. Locked jobs are left for the next time.
+declare
+  due uuid[];
+  ended uuid[];
+begin
+  due := array(
+    select e.job_id from outlive.expiring e
+    where e.expires_at <= outlive.now() and not exists (select from outlive.running r where r.id = e.job_id)
+    order by e.expires_at limit batch for update skip locked);
+  if due = '{}' then
+    return 0;
+  end if;
+  with waited as (
+    delete from outlive.waiting w where w.id = any(array(
+      select l.id from outlive.waiting l where l.id = any(due) order by l.id for update skip locked))
+    returning w.id, w.attempt, w.failures, w.crashes, w.losses),
+  blocked as (
+    delete from outlive.held h where h.id = any(array(
+      select l.id from outlive.held l where l.id = any(due) and l.why in ('dependent', 'key', 'suspect')
+      order by l.id for update skip locked))
+    returning h.id, h.attempt, h.failures, h.crashes, h.losses)
+  select outlive.finish_unclaimed(
+    array_agg(g.id), array_agg(g.attempt), array_agg(g.failures), array_agg(g.crashes), array_agg(g.losses),
+    array_agg('expired: it had to start by ' || to_char(
+      (select e.expires_at from outlive.expiring e where e.job_id = g.id) at time zone 'UTC',
+      'YYYY-MM-DD HH24:MI:SS "UTC"')))
+  into ended from (table waited union all table blocked) g;
+  if cardinality(ended) > 0 then
+    delete from outlive.dependencies d where d.job_id = any(ended);
+    perform outlive.leave_ends(ended);
+    perform outlive.follow_through(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
+  end if;
+  delete from outlive.expiring e
+  where e.job_id = any(due)
+    and not exists (select from outlive.waiting w where w.id = e.job_id)
+    and not exists (select from outlive.running r where r.id = e.job_id)
+    and not exists (
+      select from outlive.held h where h.id = e.job_id and h.why in ('dependent', 'key', 'suspect'));
+  return cardinality(due);
 end $$;
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
@@ -4646,6 +4798,7 @@ with pick as (
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
     and (h.source = '' or outlive.admits_one(h.source))
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
+    and outlive.in_time(h.id)
   order by h.since, h.id limit 1 for update skip locked),
 free as materialized (
   select p.id from pick p where outlive.take_slot(p.id)),

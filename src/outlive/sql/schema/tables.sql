@@ -61,7 +61,8 @@ create table if not exists outlive.jobs (
   after uuid[],  -- The jobs that it waits for, in the order of its inputs.
   batch uuid,
   concurrency_key text collate "C",
-  concurrency int  -- How many jobs with its key may run when it starts, itself included.
+  concurrency int,  -- How many jobs with its key may run when it starts, itself included.
+  on_failed jsonb  -- The job that is enqueued when this one fails for good or is quarantined.
 );
 
 -- The jobs that may be claimed, at `ready_at` or later.
@@ -308,8 +309,10 @@ create table if not exists outlive.tasks (
   alerted_at timestamptz,
   keep_finished_s double precision check (keep_finished_s >= 0),  -- Null: as the settings say.
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
-  app_keep_failed_s double precision
+  app_keep_failed_s double precision,
+  expires_s double precision check (expires_s > 0)  -- How long after its enqueue a job may start. Null: always.
 );
+create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 -- The queues that were paused at some time. A queue needs no row.
@@ -392,6 +395,15 @@ create table if not exists outlive.end_checks (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
+
+-- The jobs that may not start after some time. A row stays until that time, and until its job runs no more.
+create table if not exists outlive.expiring (
+  job_id uuid primary key,
+  expires_at timestamptz not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index if not exists expiring_by_time on outlive.expiring (expires_at);
 
 -- How far each job is, and the checkpoint of its last attempt.
 create table if not exists outlive.progress (

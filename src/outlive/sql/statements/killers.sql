@@ -21,6 +21,7 @@ with pick as (
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
     and (h.source = '' or outlive.admits_one(h.source))
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
+    and outlive.in_time(h.id)
   order by h.since, h.id limit 1 for update skip locked),
 free as materialized (
   select p.id from pick p where outlive.take_slot(p.id)),

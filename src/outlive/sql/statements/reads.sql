@@ -16,7 +16,8 @@ where j.id = any(:ids::uuid[]);
 select s.*, s.status as state, j.args, nullif(j.options - 'schedule', '{}') as options,
   j.options ->> 'schedule' as schedule, p.current, p.total, p.message, p.checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
-  q.state = 'queued' as queues,
+  q.state = 'queued' as queues, j.after[:100] as after, j.on_failed ->> 'task' as on_failed,
+  (select x.expires_at from outlive.expiring x where x.job_id = j.id) as expires_at,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))

@@ -26,13 +26,14 @@ alter table outlive.workers alter column secret set not null, alter column heart
   alter column told set not null;
 
 alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0),
-  add column app_keep_finished_s double precision, add column app_keep_failed_s double precision;
+  add column app_keep_finished_s double precision, add column app_keep_failed_s double precision,
+  add column expires_s double precision check (expires_s > 0);
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;
 
 alter table outlive.jobs add column after uuid[], add column batch uuid,
-  add column concurrency_key text collate "C", add column concurrency int;
+  add column concurrency_key text collate "C", add column concurrency int, add column on_failed jsonb;
 alter table outlive.held add column unmet int, drop constraint held_why_check,
   add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key'));
 

@@ -1,8 +1,9 @@
 """Leftovers: what transactions have left behind, so that none of them takes long or holds locks for long.
 
-Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), and jobs wait for others that have ended
-(sql/schema/functions/late_releases.sql). A notification says that there is something to do. Without one, it is looked
-for every second. Each statement does a little, and any number of these services may run at once.
+Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), jobs wait for others that have ended
+(sql/schema/functions/late_releases.sql), and jobs have expired (sql/schema/functions/expiring.sql). A notification says
+that there is something to do. Without one, it is looked for every second. Each statement does a little, and any number
+of these services may run at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ KEYS_AT_ONCE = 500
 """How many jobs and keys one statement looks at. If there are more, it is repeated at once, but not forever: some may
 be locked."""
 NOTES_AT_ONCE = 500
-"""The same for notes about the ends of jobs. A statement follows up fewer, if they concern many jobs."""
+"""The same for notes about the ends of jobs, and for jobs that have expired. A statement follows up fewer ends, if they
+concern many jobs."""
 TURNS = 100
 
 
@@ -38,6 +40,7 @@ class Leftovers:
             keys = await self._session.run(store.admit_due(KEYS_AT_ONCE))
             notes = await self._session.run(store.check_late_ends(NOTES_AT_ONCE))
             ends = await self._session.run(store.follow_late_ends(NOTES_AT_ONCE))
-            if keys < KEYS_AT_ONCE and notes < NOTES_AT_ONCE and not ends:
+            expired = await self._session.run(store.cancel_expired(NOTES_AT_ONCE))
+            if keys < KEYS_AT_ONCE and notes < NOTES_AT_ONCE and expired < NOTES_AT_ONCE and not ends:
                 return
             await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 --
 --     follow_up       called once, at the end of each statement that has ended jobs, with all of them
 --     follow_through  the same, if the jobs that wait for them have been released already
+--     call_on_failed  enqueues the jobs that are to follow a failure
+--     try_callbacks   refuses jobs that could not be enqueued later
 --     sees_all        whether a transaction sees what others have committed since it began
 
 create or replace function outlive.follow_up(
@@ -40,9 +42,40 @@ begin
   if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
     perform outlive.follow_keys(ids, states, coalesce(at_once, false));
   end if;
+  if states && '{failed,quarantined}' then
+    perform outlive.call_on_failed(array(
+      select e.id from unnest(ids, states) e(id, state) where e.state in ('failed', 'quarantined')));
+  end if;
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
+end $$;
+
+create or replace function outlive.call_on_failed(ids uuid[]) returns void language plpgsql as $$
+-- These jobs have just failed or were quarantined: enqueue the job that each names for that, with the array of its
+-- own id and error. The new job has the id of the old one with other last bytes. So it is made once, also if
+-- the old one is retried and fails again.
+declare
+  due json;
+begin
+  select json_agg(j.on_failed || jsonb_build_object(
+    'id', encode(overlay(uuid_send(j.id) placing substring(sha256(uuid_send(j.id)) for 7) from 10), 'hex')::uuid,
+    'args', jsonb_build_array(j.id, coalesce(
+      (select h.details from outlive.held h where h.id = j.id),
+      (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
+       order by a.attempt desc limit 1)))))
+  into due from outlive.jobs j where j.id = any(ids) and j.on_failed is not null;
+  if due is not null then
+    perform outlive.spawn(due);
+  end if;
+end $$;
+
+create or replace function outlive.try_callbacks(callbacks jsonb[]) returns void language plpgsql as $$
+-- No end of a job may fail because of a callback, so each is enqueued here on trial, before it is needed.
+begin
+  perform outlive.spawn(to_json(callbacks));
+  raise exception using errcode = 'OL005';
+exception when sqlstate 'OL005' then
 end $$;
 
 create or replace function outlive.sees_all() returns boolean language sql stable

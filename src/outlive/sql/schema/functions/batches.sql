@@ -53,13 +53,8 @@ begin
         callback.event);
     end if;
   end loop;
-  begin
-    -- No end of a job may fail because of a callback, so each is enqueued here on trial.
-    perform outlive.spawn(json_agg(c.request)) from outlive.callbacks c where c.batch = mine;
-    raise exception using errcode = 'OL005';
-  exception when sqlstate 'OL005' then
-    return mine;
-  end;
+  perform outlive.try_callbacks(array(select c.request::jsonb from outlive.callbacks c where c.batch = mine));
+  return mine;
 end $$;
 
 create or replace function outlive.add_to_batch(batch uuid, made bigint) returns void language plpgsql as $$

@@ -19,6 +19,8 @@ language plpgsql as $$
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
 -- that was claimed before is begun in any case: its mere arrival may kill.
 #variable_conflict use_column
+declare
+  some_expired boolean := exists (select from outlive.expiring e where e.expires_at <= outlive.now());
 begin
   return query
     with picked as materialized (
@@ -30,6 +32,7 @@ begin
           where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
             and w.priority = lane.priority
             and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
+            and (not some_expired or outlive.in_time(w.id))
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
       limit most),

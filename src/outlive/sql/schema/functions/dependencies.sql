@@ -1,6 +1,5 @@
 -- Dependencies: jobs that wait for other jobs.
 --
---     check_links         refuses links that make no sense
 --     depend              new jobs wait for the jobs that they need
 --     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
@@ -29,32 +28,6 @@
 create or replace function outlive.many_dependents() returns int language sql immutable
 -- How many jobs are released or cancelled at once.
 return 500;
-
-create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
-begin
-  if exists (
-    select from unnest(links) l
-    where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
-  then
-    raise exception using errcode = 'OL003', message =
-      'links are objects, and after is an array of the ids of jobs';
-  end if;
-  if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
-    raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
-  end if;
-  if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
-    raise exception using errcode = 'OL003', message =
-      'a job can wait for at most 100,000 jobs: let some of them wait for the others';
-  end if;
-  if exists (
-    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
-      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
-      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
-  then
-    raise exception using errcode = 'OL003', message =
-      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
-  end if;
-end $$;
 
 create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

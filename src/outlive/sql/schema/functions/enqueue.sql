@@ -3,7 +3,8 @@
 --     enqueue             one job, for everyone; a batch of jobs, for clients
 --     enqueue_plain       one small job with nothing special, as most are
 --     spawn               the same for jobs as JSON
---     check_requests      refuses bad input (check_links: dependencies.sql)
+--     check_requests      refuses bad input
+--     check_links         refuses links that make no sense
 --     leave_out_existing  for a call that is repeated
 --     link                to batches, other jobs and keys
 --     wake                notifies the workers that sleep
@@ -36,8 +37,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
 -- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
--- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
--- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- concurrency key, and `concurrency`, how many jobs with that key may run; `on_failed`, the job that is enqueued
+-- if this one fails; `expires_s`, how long it may wait for its start, 0 if for ever. A job may wait for jobs that
+-- come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   not_made uuid[] := '{}';
@@ -50,6 +52,8 @@ declare
   links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
+  some_expire boolean := exists (
+    select from outlive.tasks t where t.expires_s is not null and t.name = any(tasks));
 begin
   perform outlive.check_requests(
     tasks || queues || sources, args, max_args_bytes, delays_s, run_ats, on_conflicts, options, links);
@@ -76,7 +80,7 @@ begin
       fresh as (
         insert into outlive.jobs (
           id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
-          batch, concurrency_key, concurrency)
+          batch, concurrency_key, concurrency, on_failed)
         select
           a.id, a.task,
           coalesce(a.queue, (select t.queue from outlive.tasks t where t.name = a.task), 'default'),
@@ -86,7 +90,11 @@ begin
           coalesce(a.run_at, moment + coalesce(a.delay_s, 0) * interval '1 second'
                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
           a.key,
-          case when a.task = any(counted_by_fingerprint) then outlive.fingerprint(a.task, a.args) end,
+          case
+            -- The same places in `after` stand for other results.
+            when a.links @? '$.after[*]' and a.args -> '$results' is not null
+              then outlive.fingerprint(a.task, json_build_array(a.args, a.links -> 'after'))
+            when a.task = any(counted_by_fingerprint) then outlive.fingerprint(a.task, a.args) end,
           moment,
           case when a.links @? '$.after[*]' then array(
             select coalesce(m.holder, n.id::uuid)
@@ -94,7 +102,8 @@ begin
               left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
             order by n.at) end,
           (a.links ->> 'batch')::uuid, a.links ->> 'key',
-          case when a.links ? 'key' then coalesce((a.links ->> 'concurrency')::int, 1) end
+          case when a.links ? 'key' then coalesce((a.links ->> 'concurrency')::int, 1) end,
+          a.links -> 'on_failed'
         from wanted a order by a.id
         returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
           jobs.concurrency_key)
@@ -108,6 +117,9 @@ begin
   end loop;
   if links is not null or replaced <> '{}' then
     perform outlive.link(ids, not_made, links, replaced, replacing);
+  end if;
+  if some_expire or exists (select from unnest(links) l where l ? 'expires_s') then
+    perform outlive.let_expire(ids, links);
   end if;
   if notify then
     perform pg_notify('outlive', '');
@@ -166,6 +178,51 @@ begin
   end if;
   if links is not null then
     perform outlive.check_links(links);
+  end if;
+end $$;
+
+create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
+declare
+  callbacks jsonb[];
+begin
+  if exists (
+    select from unnest(links) l
+    where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
+  then
+    raise exception using errcode = 'OL003', message =
+      'links are objects, and after is an array of the ids of jobs';
+  end if;
+  if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
+    raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
+  end if;
+  if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
+    raise exception using errcode = 'OL003', message =
+      'a job can wait for at most 100,000 jobs: let some of them wait for the others';
+  end if;
+  if exists (
+    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
+      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
+      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
+  then
+    raise exception using errcode = 'OL003', message =
+      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
+  end if;
+  if exists (
+    select from unnest(links) l
+    where jsonb_typeof(l -> 'expires_s') <> 'number' or not l -> 'expires_s' between '0' and '10000000000')
+  then
+    raise exception using errcode = 'OL003', message = 'a job expires after 0 seconds to 300 years';
+  end if;
+  callbacks := array(select distinct l -> 'on_failed' from unnest(links) l where l ? 'on_failed');
+  if exists (
+    select from unnest(callbacks) c
+    where jsonb_typeof(c -> 'task') is distinct from 'string' or c ?| '{id,args,dedupe_key,links}')
+  then
+    raise exception using errcode = 'OL003', message =
+      'on_failed is a job as an object, with a task, and without id, args, dedupe_key and links';
+  end if;
+  if callbacks <> '{}' then
+    perform outlive.try_callbacks(callbacks);
   end if;
 end $$;
 
@@ -286,13 +343,16 @@ create or replace function outlive.enqueue(
   on_failure text default 'block',
   batch uuid default null,
   concurrency_key text default null,
-  concurrency int default null)
+  concurrency int default null,
+  on_failed jsonb default null,
+  expires interval default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without keys, options, delay, run_at, after and batch whose arguments are small is written by `enqueue_plain`,
--- which is faster. Every other job goes the way of many.
+-- without keys, options, delay, run_at, links and expiry whose arguments are small is written by `enqueue_plain`,
+-- which is faster. Every other job goes the way of many. `on_failed` is a job as an object, without arguments: if
+-- this job fails for good or is quarantined, that one is enqueued with the array of this job's id and error.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -303,8 +363,9 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
-     and batch is null and concurrency_key is null and concurrency is null
-     and octet_length(args::text) <= least(max_args_bytes, 8192) then
+     and batch is null and concurrency_key is null and concurrency is null and on_failed is null
+     and expires is null and octet_length(args::text) <= least(max_args_bytes, 8192)
+     and not exists (select from outlive.tasks t where t.name = task and t.expires_s is not null) then
     perform outlive.enqueue_plain(task, args, queue, source, priority, mine, notify);
     return mine;
   end if;
@@ -314,7 +375,9 @@ begin
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
     case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
+        or on_failed is not null or expires is not null
       then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
-        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency))] end) e;
+        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency, 'on_failed', on_failed,
+        'expires_s', extract(epoch from expires)))] end) e;
   return coalesce(other, mine);
 end $$;

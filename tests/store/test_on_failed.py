@@ -1,0 +1,84 @@
+"""on_failed: the job that follows a failure, enqueued in the transaction that ends the other one, and once."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from psycopg import errors
+
+from outlive import State, store
+from outlive.model import Ended
+from outlive.states import Outcome
+from tests.driving.making import KILLED, Queue
+
+
+def telling(**fields: Any) -> bytes:
+    return msgspec.json.encode({"on_failed": {"task": "tell", **fields}})
+
+
+def told(queue: Queue) -> list[tuple[Any, ...]]:
+    return queue.execute("select args, queue, priority from outlive.jobs where task = 'tell' order by id").fetchall()
+
+
+def test_a_failed_job_enqueues_it_with_its_id_and_error_once(queue):
+    job = queue.make(links=telling(queue="alerts", priority=1))
+    queue.run_job(job, Outcome.FAILED, error="ValueError: no", after_s=0.0)
+    assert told(queue) == []
+    queue.run_job(job, Outcome.FAILED, error="ValueError: never", final=True)
+    assert told(queue) == [([str(job), "ValueError: never"], "alerts", 1)]
+    queue.run(store.retry([job]))
+    queue.run_job(job, Outcome.FAILED, error="ValueError: again", final=True)
+    assert queue.state_of(job) is State.FAILED
+    assert len(told(queue)) == 1
+
+
+def test_a_quarantined_job_enqueues_it_with_the_reason(queue):
+    job = queue.make(options={"max_crashes": 1}, links=telling())
+    queue.run_job(job, Outcome.CRASHED, **KILLED)
+    assert told(queue) == [([str(job), "killed its process once (max_crashes = 1)"], "default", 5)]
+
+
+def test_a_job_that_is_lost_for_good_enqueues_it(queue):
+    job = queue.make(options={"on_worker_death": "fail"}, links=telling())
+    queue.register_worker()
+    queue.claim()
+    queue.execute("update outlive.workers set state = 'dead'")
+    assert len(queue.run(store.reap())) == 1
+    [(args, *_)] = told(queue)
+    assert args[0] == str(job)
+    assert args[1]
+
+
+def test_jobs_that_succeed_or_are_cancelled_enqueue_nothing(queue):
+    done, cancelled = queue.make(links=telling()), queue.make(links=telling())
+    queue.run_job(done)
+    queue.run(store.cancel([cancelled]))
+    assert told(queue) == []
+
+
+def test_many_ends_of_one_statement_enqueue_each_their_own(queue):
+    jobs = queue.make_many(20, links=telling())
+    for claimed in queue.claim():
+        queue.end(Ended(claimed.token, Outcome.FAILED, error=str(claimed.id), final=True))
+    assert sorted(args for args, *_ in told(queue)) == sorted([str(job), str(job)] for job in jobs)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"task": 3}, {"task": "tell", "args": {}}, {"task": "tell", "dedupe_key": "k"}, {"task": "tell", "links": {}}],
+)
+def test_what_is_no_job_is_refused(queue, wrong):
+    with pytest.raises(errors.DatabaseError, match="on_failed is a job as an object, with a task"):
+        queue.make(links=msgspec.json.encode({"on_failed": wrong}))
+
+
+def test_one_that_could_not_be_enqueued_is_refused_before_it_is_needed(queue):
+    with pytest.raises(errors.DatabaseError, match="names of at most 200 bytes"):
+        queue.make(links=telling(queue="q" * 201))
+    assert queue.count("jobs") == 0
+
+
+def test_plain_sql_has_it_too(queue):
+    job = queue.value("""select outlive.enqueue('work', on_failed => '{"task": "tell"}')""")
+    queue.run_job(job, Outcome.FAILED, error="no", final=True)
+    assert told(queue) == [([str(job), "no"], "default", 5)]
