@@ -5,7 +5,7 @@ import pytest
 
 from outlive import store
 from outlive.humanize import short_id
-from outlive.model import MemoryCourse, new_job_id
+from outlive.model import MemoryCourse
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 
@@ -52,15 +52,6 @@ def test_schedules_have_whole_names(narrow, queue):
     assert below.rstrip() == task
 
 
-def test_batches_have_whole_names(narrow, queue):
-    batch = queue.run(store.open_batch(new_job_id(), "daily-import"))
-    queue.make_many(1000, links=msgspec.json.encode({"batch": batch}))
-    (line,) = [line for line in lines_of(narrow, "batches") if str(batch) in line]
-    assert "daily-import" in line
-    assert "open" in line
-    assert "0 %" in line
-
-
 def test_jobs_that_failed_have_the_beginning_of_their_error(narrow, queue):
     job = queue.make("shop.charge")
     queue.run_job(job, Outcome.FAILED, error="ValueError: the card of order 63 was declined", final=True)
@@ -68,21 +59,6 @@ def test_jobs_that_failed_have_the_beginning_of_their_error(narrow, queue):
     assert line.split()[:2] == [short_id(job), "shop.charge"]
     assert below.strip() == "ValueError: the card of order 63 wa…"
     assert str(job) in narrow("show", short_id(job)).out
-
-
-def test_why_a_worker_starts_no_job_has_the_whole_width(narrow, queue):
-    queue.register_worker()
-    trouble = "shop.tasks can't be imported (ModuleNotFoundError)"
-    queue.execute("update outlive.workers set trouble = %s", [trouble])
-    assert f"crawler-1 starts no job: {trouble}" in [line.rstrip() for line in lines_of(narrow, "workers")]
-
-
-def test_the_evidence_of_a_killer_has_the_whole_width(narrow, queue):
-    frame = 'File "/srv/shop/documents/reading/parse_pdf.py", line 7 in read_cross_references'
-    stack = f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  {frame}"
-    queue.run_job(queue.make(options={"max_crashes": 1}), Outcome.CRASHED, stack=stack, killed=True)
-    shown = " ".join(line.strip() for line in lines_of(narrow, "killers"))
-    assert frame in shown
 
 
 def test_the_memory_of_an_attempt_is_one_line(narrow, queue):

@@ -57,18 +57,6 @@ def test_deleting_a_job_on_its_page_leads_to_the_list(dashboard, queue):
     assert operator.said(answer) == "1 job deleted"
 
 
-def test_the_audit_has_the_words_of_the_buttons_and_links_to_jobs(dashboard, queue):
-    job = queue.make_finished(Outcome.FAILED)
-    act(dashboard.operator, "retry", id=str(job))
-    act(dashboard.operator, "cancel_all", task="work", since="2h")
-    act(dashboard.operator, "prune", id=str(job))
-    act(dashboard.operator, "pause_queue", name="default")
-    answer = dashboard.get("/audit")
-    for told in ("Retry", "Cancel", "Delete", "Pause queue", "Since 2 h ago"):
-        assert told in words(answer)
-    assert f'href="/jobs/{job}"' in answer.text
-
-
 def test_jobs_are_retried_cancelled_released_and_deleted(dashboard, queue):
     failed = [queue.make_finished(Outcome.FAILED, task="import") for _ in range(3)]
     waiting, killer = queue.make(), queue.make_quarantined()
@@ -132,12 +120,6 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
         answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
         assert answer.status_code == 400
     assert len(queue.run(store.list_audit())) == 10
-
-
-def test_questions_about_schedules_read_as_sentences(dashboard):
-    asked = words(dashboard.get("/confirm?action=run_schedule&name=evening%20report"))
-    assert "Run the schedule evening report now?" in asked
-    assert "Pause the queue mail?" in words(dashboard.get("/confirm?action=pause_queue&name=mail"))
 
 
 def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard, queue):

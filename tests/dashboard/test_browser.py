@@ -138,22 +138,6 @@ def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page, q
     assert "token" not in page.url
 
 
-def test_an_operator_retries_selected_jobs_after_a_question(page, queue):
-    jobs = [queue.make_finished(Outcome.FAILED, task="once") for _ in range(3)]
-    page.goto("/jobs?state=failed&task=once")
-    expect(page.locator("button[value=retry]")).to_be_disabled()
-    for job in jobs[:2]:
-        page.check(f"input[value='{job}']")
-    expect(page.locator("#chosen output")).to_have_text("2 selected")
-    page.click("button[value=retry]")
-    expect(page.locator("h1")).to_have_text("Retry 2 jobs?")
-    page.click("text=Yes")
-    expect(page.locator(".done")).to_have_text("2 jobs retried")
-    assert [queue.state_of(job) for job in jobs] == ["pending", "pending", "failed"]
-    page.goto("/audit")
-    expect(page.locator("tbody tr").first).to_contain_text("Retry")
-
-
 def test_no_text_of_a_job_runs_or_breaks_a_page(page, queue):
     opened: list[str] = []
     page.on("dialog", lambda dialog: opened.append(dialog.message))

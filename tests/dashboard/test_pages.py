@@ -7,7 +7,6 @@ import psycopg
 import pytest
 
 from outlive import store
-from outlive.dashboard import charts
 from outlive.model import LiveOutput, MemoryCourse
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
@@ -55,31 +54,6 @@ def test_a_page_and_a_command_find_a_job_by_its_id_as_pages_show_it(dashboard, q
     assert job in Cli(database_url)("show", shown).out
 
 
-def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard, queue):
-    queue.register_worker()
-    queue.run(store.pause_queue("mail"))
-    assert "is paused" not in words(dashboard.get("/"))
-    queue.make(queue="mail")
-    told = "1 job is ready, but the queue mail is paused"
-    eventually(lambda: told in words(dashboard.get("/")), what=told)
-
-
-def test_a_task_that_no_active_worker_has_is_told(dashboard, queue):
-    queue.register_worker()
-    queue.run(store.tell_tasks(WORKER, ["work"]))
-    queue.make()
-    queue.make("shop.gone")
-    page = words(dashboard.get("/"))
-    assert "No active worker has the task shop.gone and serves the queue default: 1 job is ready" in page
-    assert "has the task work" not in page
-
-
-def test_a_stuck_job_is_told_with_its_worker(dashboard, queue):
-    job = queue.claim_job(queue.make("shop.stuck"), lease_s=0).id
-    eventually(lambda: "1 job is stuck" in words(dashboard.get("/")), what="it is told")
-    assert re.search(rf"Stuck jobs.*{str(job)[:8]}.*shop\.stuck", words(dashboard.get("/")))
-
-
 def test_a_death_is_a_problem_for_an_hour(dashboard, queue):
     queue.register_worker(state="dead")
     assert "1 worker died in the last hour" in words(dashboard.get("/"))
@@ -87,19 +61,6 @@ def test_a_death_is_a_problem_for_an_hour(dashboard, queue):
     queue.execute("update outlive.workers set last_seen = died_at")
     assert "worker died" not in words(dashboard.get("/"))
     assert "dead" in words(dashboard.get("/workers"))
-
-
-def test_a_short_attempt_at_the_end_of_the_timeline_is_seen():
-    drawn = charts.timeline([("failed", 0.0, 0.001, "first"), ("failed", 0.999, 1.0, "last")], about="two attempts")
-    bars = [(float(x), float(wide)) for x, wide in re.findall(r'x="([\d.]+)" y="2" width="([\d.]+)"', drawn)]
-    assert [wide for _, wide in bars] == [3.0, 3.0]
-    assert bars[-1][0] + 3.0 <= charts.WIDTH
-
-
-def test_the_labels_of_a_scale_of_time_are_short():
-    drawing = charts.lines({"p50": [0.002, 5.0, 999.0]}, about="Run time", seconds=True)
-    labels = re.findall(r'text-anchor="end">([^<]+)</text>', drawing)
-    assert labels == ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 m", "10 m", "1 h", "now"]
 
 
 @pytest.mark.parametrize(

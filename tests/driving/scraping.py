@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.driving.workers import Worker
 
 ANY_PORT = "127.0.0.1:0"
-Labels = frozenset[tuple[str, str]]
 
 
 def place_of(worker: Worker) -> tuple[str, int]:

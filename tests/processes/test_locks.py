@@ -16,7 +16,6 @@ from tests.driving.workers import alive
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
-Admin = psycopg.Connection[Any]
 
 
 @pytest.fixture

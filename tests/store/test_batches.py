@@ -118,35 +118,6 @@ def test_no_callback_is_enqueued_twice_even_if_its_job_is_pruned(queue):
     assert queue.values(CALLED) == []
 
 
-def test_only_jobs_that_were_made_are_counted(queue):
-    batch = open_batch(queue)
-    close(queue, open_batch(queue))
-    first = request(dedupe_key="home", links=in_batch(batch))
-    queue.run(store.enqueue([first], max_args_bytes=100))
-    queue.claim()
-    close(queue, batch)
-    again = [first, request(dedupe_key="home", links=in_batch(batch)), request(links=in_batch(batch))]
-    assert len(queue.run(store.enqueue(again, max_args_bytes=100))) == 1
-    assert counts(queue, batch).jobs == 2
-    queue.run(store.enqueue(again, max_args_bytes=100))
-    assert counts(queue, batch).jobs == 2
-
-
-def test_a_job_adds_to_its_own_batch_after_it_was_closed(queue):
-    batch = open_batch(queue, "done")
-    add(queue, batch)
-    close(queue, batch)
-    [job] = queue.claim()
-    spawned = {"task": "work", "links": {"batch": str(batch)}}
-    queue.execute(
-        "select outlive.complete_with_records(%s, %s, spawns => %s)",
-        [job.token, WORKER, msgspec.json.encode([spawned, spawned]).decode()],
-    )
-    assert counts(queue, batch) == BatchCounts(3, 1, 0, 0, 0, 2, False)
-    drain(queue)
-    assert counts(queue, batch).done
-
-
 def test_a_batch_that_is_done_or_cancelled_or_unknown_takes_no_jobs(queue):
     done, cancelled = open_batch(queue), open_batch(queue)
     close(queue, done)
@@ -272,13 +243,6 @@ def test_people_read_the_state_of_a_batch(queue):
     assert found["on_success"] is found["success_called_at"] is None
 
 
-def test_the_jobs_of_an_open_batch_are_counted_once_for_all_columns(queue):
-    open_batch(queue)
-    nodes = queue.plan(b"select * from outlive.batch_states", [])
-    assert len([node for node in nodes if node.get("Alias") == "j"]) == 1
-    assert not [node for node in nodes if str(node.get("Alias")).startswith("j_")]
-
-
 def test_plain_sql_opens_fills_and_closes_a_batch(queue):
     batch = queue.value("select outlive.open_batch('import', on_success => '{\"task\": \"publish\"}')")
     job = queue.value("select outlive.enqueue('work', batch => %s)", batch)
@@ -307,15 +271,6 @@ def test_the_last_job_of_a_closed_batch_is_replaced_by_another_one_of_that_batch
     assert queue.values(CALLED) == []
     queue.run_job(job)
     assert counts(queue, batch) == BatchCounts(2, 1, 0, 1, 0, 0, True)
-    assert queue.values(CALLED) == ["done", "failure"]
-
-
-def test_a_batch_whose_last_job_is_replaced_by_one_of_no_batch_is_done(queue):
-    batch = open_batch(queue, *EVENTS)
-    add(queue, batch, dedupe_key="page")
-    close(queue, batch)
-    replace(queue)
-    assert counts(queue, batch) == BatchCounts(1, 0, 0, 1, 0, 0, True)
     assert queue.values(CALLED) == ["done", "failure"]
 
 

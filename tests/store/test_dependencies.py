@@ -280,13 +280,6 @@ def test_spawned_jobs_may_wait_for_each_other_and_for_the_job_that_spawns_them(q
 # Operators
 
 
-def test_a_job_that_waits_counts_as_blocked(queue):
-    job = make_after(queue, queue.make())
-    assert queue.run(store.find_jobs(store.JobFilter(states=(State.BLOCKED,)), limit=10)).ids == [job]
-    assert queue.value("select blocked from outlive.queue_states") == 1
-    assert queue.value("select jobs from outlive.count_jobs() where state = 'blocked'") == 1
-
-
 # Pruning
 
 

@@ -28,18 +28,6 @@ def test_as_many_jobs_of_a_key_start_as_it_allows(queue, concurrency):
     assert claim(queue) == []
 
 
-def test_when_one_ends_the_next_starts(queue):
-    jobs = [make_keyed(queue, concurrency=2) for _ in range(5)]
-    order = []
-    while running := claim(queue):
-        order += [one.id for one in running]
-        succeed(queue, running[0])
-        for other in running[1:]:
-            succeed(queue, other)
-    assert order == jobs
-    assert queue.values("select job_id from outlive.keyed_jobs") == []
-
-
 def test_keys_are_independent_and_jobs_without_a_key_are_free(queue):
     for key in ("a", "b"):
         queue.enqueue([request(links=links(key)) for _ in range(3)])
@@ -227,34 +215,6 @@ def test_a_suspect_queues_for_a_slot_when_a_worker_asks_for_it(queue):
     succeed(queue, alone)
     assert len(admitted(queue)) == 1
     assert_sound(queue)
-
-
-def test_losses_that_are_taken_back_leave_the_keys_right(queue):
-    queue.register_task(max_losses=2)
-    jobs = [make_keyed(queue, concurrency=2) for _ in range(3)]
-    worker = queue.register_worker(new_worker())
-    claim(queue, worker=worker)
-    give_up(queue, worker)
-    queue.run(store.reap())
-    assert_sound(queue)
-    queue.register_worker(new_worker(), formerly=worker)
-    assert_sound(queue)
-    assert [queue.counters(job)[2] for job in jobs] == [0, 0, 0]
-    assert {one.id for one in claim(queue)} == {jobs[0], jobs[2]}, "the third got the slot of a suspect"
-
-
-def test_a_loss_of_a_job_that_queues_is_taken_back(queue):
-    lost = make_keyed(queue)
-    worker = queue.register_worker(new_worker())
-    claim(queue, worker=worker)
-    urgent = make_keyed(queue, priority=0)
-    give_up(queue, worker)
-    queue.run(store.reap())
-    assert admitted(queue) == [urgent]
-    assert queue.counters(lost)[2] == 1
-    queue.register_worker(new_worker(), formerly=worker)
-    assert queue.counters(lost)[2] == 0
-    assert queue.values("select why from outlive.held") == ["key"]
 
 
 @pytest.mark.parametrize("most", [1, 2])

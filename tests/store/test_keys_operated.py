@@ -12,7 +12,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, WORKER, Queue, lane, request
+from tests.driving.making import TASK, WORKER, Queue, lane
 from tests.store.acting import NOW, assert_sound, clear
 from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
 from tests.store.test_keys import suspect_of_key
@@ -143,29 +143,6 @@ def test_a_released_job_queues_while_its_key_is_full(queue):
     assert [one.id for one in claim(queue)] == [job]
 
 
-def test_a_chain_of_jobs_with_one_key_runs_through_it(queue):
-    first = request(links=linked())
-    second = request(links=linked(after=[first.id]))
-    third = request(links=linked(after=[second.id]))
-    queue.enqueue([first, second, third])
-    for job in (first, second, third):
-        assert admitted(queue) == [job.id]
-        queue.run_job(job.id)
-    assert queue.count("keyed_jobs") == 0
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_job_that_is_cancelled_with_those_it_waits_for_leaves_its_key_alone(queue, before):
-    needed = queue.make()
-    if before:
-        queue.run(store.cancel([needed]))
-    job = queue.make(links=linked(after=[needed], on_failure="cancel"))
-    if not before:
-        queue.run(store.cancel([needed]))
-    assert queue.state_of(job) is State.CANCELLED
-    assert queue.count("keyed_jobs") == 0
-
-
 def test_a_job_is_admitted_that_was_enqueued_while_the_job_it_needs_ended(queue, connect):
     needed = queue.make()
     other = connect()
@@ -175,22 +152,6 @@ def test_a_job_is_admitted_that_was_enqueued_while_the_job_it_needs_ended(queue,
         queue.run_job(needed)
     assert admitted(queue) == [job]
     assert admitted(queue, "another") != []
-
-
-def test_cancelling_a_batch_gives_back_the_slots_of_its_jobs(queue):
-    batch = UUID(int=77)
-    queue.run(store.open_batch(batch, "import"))
-    mine = [queue.make(links=linked(batch=batch)) for _ in range(3)]
-    mine.append(queue.make(links=linked(batch=batch, after=mine[:1])))
-    other = make_keyed(queue)
-    assert admitted(queue) == mine[:1]
-    queue.run(store.close_batch(batch, cancelling=True))
-    queue.run(store.cancel_batch(batch))
-    assert {queue.state_of(job) for job in mine} == {State.CANCELLED}
-    assert admitted(queue) == [other]
-    counts = queue.run(store.batch_counts(batch))
-    assert counts is not None
-    assert (counts.cancelled, counts.done) == (4, True)
 
 
 AT_WORK = """

@@ -43,13 +43,6 @@ def test_no_more_than_the_limit_comes_back_whatever_the_quotas(queue):
     assert (queue.count("running"), queue.count("waiting")) == (6, 24)
 
 
-@pytest.mark.parametrize(("quota", "limit"), [(0, 10), (10, 0)])
-def test_a_quota_or_a_limit_of_zero_gives_nothing(queue, quota, limit):
-    queue.make()
-    assert queue.claim([lane(quota=quota)], limit=limit) == []
-    assert queue.count("waiting") == 1
-
-
 @pytest.mark.parametrize(
     "other", [{"task": "other"}, {"queue": "other"}, {"source": "other"}, {"priority": 4}], ids=lambda o: next(iter(o))
 )

@@ -112,12 +112,3 @@ def test_nothing_is_written_for_a_follower_that_has_gone(queue, running):
     assert queue.run(store.watched(WORKER)) == {}
     queue.run(store.prune_watched())
     assert queue.count("watched") == 0
-
-
-def test_a_follower_that_asks_again_is_still_followed(queue, running):
-    queue.set_now(NOON)
-    said(queue, running.id)
-    queue.set_now(NOON, later_s=20)
-    said(queue, running.id)
-    queue.set_now(NOON, later_s=45)
-    assert running.token in queue.run(store.watched(WORKER))

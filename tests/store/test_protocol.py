@@ -109,13 +109,6 @@ def test_a_job_is_claimed_with_all_its_arguments_and_ends_with_a_result(queue, f
     assert queue.value("select count(*) from outlive.waiting where task = 'next'") == 1
 
 
-def test_a_job_can_be_completed_with_the_secret_of_its_attempt(queue, foreign):
-    job = queue.make()
-    [(token, *_, secret)] = foreign.claim()
-    queue.execute("select outlive.complete(%s, %s)", [token, secret])
-    assert queue.state_of(job) is State.SUCCEEDED
-
-
 def test_a_worker_claims_by_priority_and_no_more_than_its_slots(queue, foreign):
     queue.run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=2)]))
     low, _ = queue.make(priority=9), queue.make(priority=9)
@@ -229,15 +222,6 @@ def test_a_worker_that_says_goodbye_gives_back_its_jobs_at_no_cost(queue, foreig
     assert queue.values("select worker from outlive.missing_locks") == []
     refused(NOT_ALIVE, foreign, "claim", worker=foreign.id)
     assert foreign.call("goodbye", worker=foreign.id) == 0
-
-
-def test_the_death_of_a_draining_worker_costs_its_jobs_nothing(queue, foreign):
-    job = queue.make()
-    token = foreign.token()
-    foreign.rows("renew", worker=foreign.id, tokens=[token], draining=True)
-    assert foreign.claim() == []
-    declare_dead(queue, foreign.id)
-    assert queue.counters(job) == (0, 0, 0)
 
 
 def test_jobs_that_ran_when_workers_died_are_suspects_and_run_alone(queue, theirs):

@@ -135,19 +135,6 @@ def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring
     assert_sound(ring.watcher)
 
 
-def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring):
-    older, newer = job_ids(2)
-    ring.watcher.make(id=older, dedupe_key="b")
-    ring.watcher.make(id=newer, dedupe_key="a")
-    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
-    with ring.first.transaction():
-        ring.first.run(store.cancel([older]))
-        answer = ring.start(lambda second: second.enqueue(batch))
-        ring.first.run(store.cancel([newer]))
-    assert answer.result() == {}
-    assert_sound(ring.watcher)
-
-
 def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect):
     keys = [f"{n}" for n in range(30)]
     made: list[UUID] = []

@@ -469,13 +469,6 @@ def test_a_schedule_that_an_operator_made_outlives_an_app_that_declares_and_drop
     assert the(queue) == before
 
 
-def test_a_schedule_of_another_app_is_taken_over_and_named(queue):
-    declare(queue, schedule(every_s=5.0))
-    assert declare(queue, schedule(every_s=60.0), app="bank:app") == Declared(taken=["report"])
-    declare(queue)  # The first app no longer owns it.
-    assert (the(queue)["every_s"], the(queue)["declared_by"]) == (60.0, "bank:app")
-
-
 def test_two_versions_that_declare_at_once_do_not_deadlock(queue, connect):
     names = [f"report-{n}" for n in range(10)]
     versions = [[schedule(name) for name in names[:7]], [schedule(name, every_s=5.0) for name in reversed(names[3:])]]

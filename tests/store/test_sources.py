@@ -325,14 +325,6 @@ def test_an_operators_setting_wins_until_it_is_taken_back(queue):
     assert not queue.run(store.set_source("missing", {"burst": 1}))
 
 
-def test_operators_can_change_the_breaker_too(queue):
-    queue.set_now()
-    declare(queue)
-    change(queue, breaker_failures=2, breaker_pause_s=10)
-    fail(queue, 2)
-    assert health(queue)["paused_until"] == NOON + timedelta(seconds=10)
-
-
 @pytest.mark.parametrize("by", ["an operator", "the app"])
 def test_a_higher_rate_holds_at_once_whatever_was_owed_at_the_lower(queue, by):
     queue.set_now()

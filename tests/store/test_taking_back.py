@@ -13,19 +13,7 @@ from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.renewal import TakingBack
 from outlive.worker.session import Session
 from tests.driving.making import TASK, Queue
-from tests.store.acting import (
-    ANNA,
-    BERT,
-    CARL,
-    NOW,
-    Scene,
-    assert_sound,
-    contents,
-    end_by,
-    fire,
-    give_up,
-    leave_crashes,
-)
+from tests.store.acting import ANNA, BERT, CARL, NOW, Scene, assert_sound, end_by, give_up
 from tests.store.noon import database_url, fresh_at_noon
 from tests.store.ring import ring
 
@@ -115,38 +103,12 @@ def test_a_job_that_may_be_lost_only_once_is_not_suspected_of_a_loss_that_was_no
     assert [claimed.id for claimed in queue.claim(worker=BERT, limit=1)] == [job]
 
 
-@pytest.mark.parametrize("event", ["succeed", "stop", "cancel"])
-def test_a_job_that_has_finished_meanwhile_does_not_change(queue, event):
-    job = queue.make()
-    lose(queue)
-    if event == "cancel":
-        fire(queue, "cancel", Scene(job))
-    else:
-        [claimed] = queue.claim(worker=BERT, limit=1)
-        end_by(queue, BERT, claimed.token, event)
-    before = contents(queue)
-    take_back(queue)
-    assert contents(queue) == before
-
-
 def test_a_job_that_failed_by_its_policy_stays_failed(queue):
     queue.register_task(on_worker_death="fail")
     job = queue.make()
     lose(queue)
     take_back(queue)
     assert queue.state_of(job) is State.FAILED
-
-
-def test_no_counter_goes_below_zero(queue):
-    jobs = [queue.make(), queue.make()]
-    for _ in jobs:
-        queue.claim(worker=ANNA, limit=1)
-    give_up(queue, ANNA)
-    queue.run(store.reap())
-    queue.execute("update outlive.waiting set losses = 0")  # As a suspect that was cleared has them.
-    queue.claim(worker=BERT, limit=1)
-    take_back(queue)
-    assert [queue.counters(job) for job in jobs] == [(0, 0, 0)] * 2
 
 
 def test_a_loss_is_taken_back_once_however_many_workers_name_the_dead_one(queue):
@@ -246,18 +208,6 @@ def test_a_job_quarantined_for_its_crashes_stays_there(queue):
     before = queue.hold_of(job)
     take_back(queue)
     assert queue.hold_of(job) == before == ("quarantined", "killed its process once (max_crashes = 1)")
-
-
-def test_a_job_convicted_by_its_fingerprint_stays_there(queue):
-    job = queue.make()
-    lose(queue)
-    [claimed] = queue.claim(worker=BERT, limit=1)
-    queue.register_task(max_crashes=1, max_losses=1, quarantine_by="fingerprint")
-    leave_crashes(queue)
-    assert queue.run(store.convict(BERT, [claimed.token])) == [job]
-    before = queue.hold_of(job)
-    take_back(queue)
-    assert queue.hold_of(job) == before
 
 
 def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(queue):

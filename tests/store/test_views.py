@@ -115,17 +115,6 @@ def test_a_held_job_shows_why_and_since_when(queue):
     assert shown(job_state(queue, blocked), **expected) == expected
 
 
-def test_a_suspect_shows_as_pending_with_its_losses(queue):
-    job = queue.make(options={"max_losses": 2})
-    queue.claim(lease_s=1)
-    queue.set_now(later_s=2)
-    queue.run(store.expire())
-    found = job_state(queue, job)
-    assert (found["status"], found["losses"], found["last_outcome"]) == ("pending", 1, "lost")
-    assert found["error_message"] == "its lease expired"
-    assert "it runs alone next" in found["held_details"]
-
-
 def test_the_view_and_the_store_agree_on_every_state(queue):
     made = [queue.make_finished(outcome) for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED)]
     made.append(queue.make_quarantined())
@@ -217,19 +206,6 @@ def test_a_queue_counts_its_suspects_as_waiting_and_its_killers_apart(queue):
     queue.run(store.expire())
     found = queue.row("select waiting, ready, running, quarantined from outlive.queue_states")
     assert found == {"waiting": 1, "ready": 0, "running": 0, "quarantined": 1}
-
-
-def test_a_sources_health_says_whether_it_is_paused_now(queue):
-    queue.execute(
-        "insert into outlive.sources (name, rate_limit_per_minute, failure_streak, last_failure_at, paused_until)"
-        " values ('shop', 60, 5, outlive.now(), outlive.now() + interval '5 min'), ('bank', null, 0, null, null)"
-    )
-    query = "select name, enabled, rate_limit_per_minute, failure_streak, last_failure_at, paused"
-    query += " from outlive.source_health order by name"
-    bank = ("bank", True, None, 0, None, False)
-    assert queue.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, True)]
-    queue.set_now(later_s=300)
-    assert queue.execute(query.encode()).fetchall() == [bank, ("shop", True, 60, 5, NOON, False)]
 
 
 # Many jobs
