@@ -14,8 +14,8 @@ from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.claiming.sources import SourceOutcomes
-from outlive.worker.ending.goodbye import say_goodbye
 from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 from tests.driving.making import WORKER, Queue

@@ -3,7 +3,7 @@
 import re
 
 from outlive import config
-from outlive.worker.identity import Identity
+from outlive.worker.fleet.registration import Identity
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.services import Services

@@ -35,7 +35,7 @@ from outlive.protocol import Done, FromChild, Progress, Run
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
 from outlive.worker.ending.slow_ends import never_accepted, refused
-from outlive.worker.identity import Identity
+from outlive.worker.fleet.registration import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

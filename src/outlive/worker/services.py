@@ -12,27 +12,24 @@ from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
 from outlive.worker.attempt_events import AttemptReports
 from outlive.worker.attempts import job_calls
-from outlive.worker.attempts.begun_marks import BegunMarks
-from outlive.worker.attempts.cancels import Cancels
 from outlive.worker.attempts.completions import Completions
-from outlive.worker.attempts.followed_output import FollowedOutput
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.attempts.renewal import Renewal, TakingBack
+from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
+from outlive.worker.attempts.requests import Cancels, FollowedOutput
 from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.ending import slow_ends
-from outlive.worker.ending.goodbye import say_goodbye
 from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.heartbeat import Heartbeat
 from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.fleet.liveness import Liveness
 from outlive.worker.fleet.reaper import Reaper
-from outlive.worker.fleet.registration import Registration
+from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
-from outlive.worker.identity import Identity
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes

@@ -6,6 +6,7 @@ A lock that another transaction holds costs a statement some seconds, and the se
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import time
@@ -17,7 +18,6 @@ from typing import TypeVar
 import psycopg
 
 from outlive import db, linux
-from outlive.worker.reporting import outage
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Session:
         self._lock = asyncio.Lock()
         self._failures: dict[str, tuple[str | None, int]] = {}
         """The last error of each statement that fails, and how often in a row it was the same."""
-        self._outage = outage.of(url)
+        self._outage = _outage_of(url)
         self._connected_at = 0.0
 
     @property
@@ -134,3 +134,52 @@ class SessionPool:
             self._idle.append(session)
             if size_bytes > LARGE_BYTES:
                 await session.close()
+
+
+class Outage:
+    """Whether one database is away. All sessions of this process with it share this, and log it once."""
+
+    def __init__(self, url: str) -> None:
+        self._where = db.named(url)
+        self.since: float | None = None
+        """Since when a connection is lost and no other was made, by the monotonic clock; None: all is well."""
+        self._why = ""
+        self._away = False
+        self._over_at = -math.inf
+
+    def lost(self, error: psycopg.Error, connected_at: float) -> None:
+        """A connection that was made at this time is lost."""
+        if self.since is None and connected_at >= self._over_at:  # An older one was lost in the last outage.
+            self.since, self._why = time.monotonic(), _one_line(error)
+
+    def refused(self, error: psycopg.Error) -> None:
+        """No connection can be made."""
+        if self._away:
+            return
+        self._away = True
+        self.since = self.since or time.monotonic()
+        _log.warning(
+            "lost the database %s (%s): running jobs continue and their results are buffered until it is back",
+            self._where,
+            _one_line(error),
+        )
+
+    def over(self) -> None:
+        """A connection was made."""
+        if self.since is None:
+            return
+        self._over_at = time.monotonic()
+        if self._away:
+            _log.warning("the database %s is back after %.1f s", self._where, self._over_at - self.since)
+        else:
+            _log.info("a connection to the database was lost, and another one was made at once: %s", self._why)
+        self.since, self._away = None, False
+
+
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
+
+
+@functools.cache
+def _outage_of(url: str) -> Outage:
+    return Outage(url)

@@ -24,7 +24,7 @@ from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
 from outlive.humanize import counted
 from outlive.worker.ending.stopping import Stop
-from outlive.worker.identity import Identity
+from outlive.worker.fleet.registration import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts

@@ -3,6 +3,8 @@
 No job is charged for a lease that its living worker could not renew. Usually the worker gives such attempts up and
 releases them itself when the database is back. But a reaper may have ended them as lost before: `TakingBack` takes
 these losses back, unless a job has stopped this process. Then they stand: nothing else can be charged to that job.
+
+`BegunMarks` marks which of the jobs that were claimed ahead have begun: only those are charged for a worker's death.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 
 LOOK_S = 0.5
+MARK_S = 0.1
 
 _log = logging.getLogger("outlive.worker")
 
@@ -81,3 +84,15 @@ class TakingBack:
         if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
             _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
         self._leases.not_kept -= ended
+
+
+class BegunMarks:
+    def __init__(self, worker: UUID, session: Session, slots: Slots) -> None:
+        self._worker, self._session, self._slots = worker, session, slots
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(MARK_S)
+        if begun := self._slots.unmarked():
+            marked = await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
+            for one in begun:
+                one.marked = one.job.token in marked

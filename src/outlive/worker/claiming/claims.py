@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from operator import attrgetter
 from typing import Protocol
 from uuid import UUID
 
+from outlive import store
 from outlive.config import Config
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.claiming.end_and_claim import EndAndClaim
-from outlive.worker.claiming.handover import Handover
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.offers import NOTHING, Offer, offered
 from outlive.worker.claiming.sleep import Sleep
@@ -33,6 +34,7 @@ MANY_ENDS = 512
 """With this many ends the loop writes at once."""
 GATHER_S = 0.005
 """How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
+_IN_ORDER = attrgetter("priority", "ready_at")
 
 
 class Claim(Protocol):
@@ -53,13 +55,13 @@ class ClaimLoop:
         wake: Wakeup,
         tallies: Tallies | None = None,
     ) -> None:
-        self._session, self._slots, self._outbox, self._outcomes, self._wake = session, slots, outbox, sources, wake
+        self._worker, self._session, self._slots, self._leases = worker, session, slots, leases
+        self._outbox, self._outcomes, self._wake, self._tallies = outbox, sources, wake, tallies
         self._finder = LaneFinder(session, wake, slots, config.queues)
         self._end_and_claim = EndAndClaim(worker, session, outbox, self._finder.lanes)
         self._sourced = SourcedClaim(worker, session, self._end_and_claim, self._finder.lanes, config.lease_s)
         self.suspect = SuspectClaim(worker, config, session, slots, self._finder)
         self._sleep = Sleep(worker, session, slots=slots, finder=self._finder, wake=wake)
-        self._handover = Handover(worker, session, self._sleep, slots=slots, leases=leases, tallies=tallies)
         self._reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)
         self.turned_at = time.monotonic()
 
@@ -72,7 +74,7 @@ class ClaimLoop:
             await self._catch_up()
             offer, asked_at = self._offer(), time.monotonic()
             if claim := self._choose(offer):
-                await self._handover.begin(await claim.claim(offer), asked_at=asked_at, begun=offer.begun)
+                await self._begin(await claim.claim(offer), asked_at=asked_at, begun=offer.begun)
             else:
                 await self._sleep.until_needed()
 
@@ -87,7 +89,7 @@ class ClaimLoop:
         if self._reconciliation.due:
             asked_at = time.monotonic()
             unknown = await self._reconciliation.run_once()
-            await self._handover.begin(unknown, asked_at=asked_at, begun=False)
+            await self._begin(unknown, asked_at=asked_at, begun=False)
             self._reconciliation.done(asked_at)
         await self._outcomes.write_once_due(self._session)
         await self._finder.search_if_due()
@@ -104,3 +106,28 @@ class ClaimLoop:
         if offer.sourced:
             return self._sourced
         return self._end_and_claim if offer.lanes or self._outbox.waiting else None
+
+    async def _begin(self, claimed: list[Claimed], *, asked_at: float, begun: bool) -> None:
+        """Give claimed jobs to the slots. `begun`: the database counts them as begun.
+
+        Leases count from before the claim, so this worker never trusts one for longer than the database does.
+        """
+        if not (jobs := await self._without_known_killers(claimed)):
+            return
+        checkpoints = await self._checkpoints(jobs)
+        self._leases.hold((job.token for job in jobs), since=asked_at)
+        if self._tallies is not None:
+            self._tallies.claimed(jobs, asked_at)
+        self._slots.accept(sorted(jobs, key=_IN_ORDER), checkpoints, marked=begun)
+        await self._sleep.interrupt()
+
+    async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
+        """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
+        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        tokens = [job.token for job in jobs if job.task in asking]
+        quarantined = await self._session.run(store.convict(self._worker, tokens)) if tokens else []
+        return [job for job in jobs if job.id not in quarantined] if quarantined else jobs
+
+    async def _checkpoints(self, jobs: list[Claimed]) -> dict[UUID, bytes]:
+        retried = [job.id for job in jobs if job.attempt > 1]
+        return await self._session.run(store.checkpoints(retried)) if retried else {}

@@ -37,8 +37,7 @@ from outlive.worker.fleet import schedules
 from outlive.worker.fleet.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.limits import cgroups, running_time
 from outlive.worker.processes.zygote_handle import SUPERVISOR
-from outlive.worker.reporting.alerts import Alerts
-from outlive.worker.reporting.announcements import Announcements
+from outlive.worker.reporting.alerts import Alerts, Announcements
 from outlive.worker.reporting.telemetry import Telemetry
 from outlive.worker.session import Session
 

@@ -9,8 +9,14 @@ over and no living worker of that app declares it any more: that app was changed
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import os
+import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from uuid import UUID, uuid4
 
 import psycopg
 
@@ -19,8 +25,8 @@ from outlive.config import Config
 from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
 from outlive.protocol import TaskFacts
+from outlive.statement import Statement
 from outlive.worker.fleet.schedules import Schedules
-from outlive.worker.identity import Identity
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
@@ -28,6 +34,36 @@ AGAIN_S = 0.2
 """How long what another transaction has locked waits before the next try."""
 
 _log = logging.getLogger("outlive.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    name: str
+    slots: int
+    formerly: UUID | None
+    """Its id before other workers declared it dead."""
+    id: UUID = field(default_factory=uuid4)
+    secret: UUID = field(default_factory=uuid4, repr=False)
+    """The secrets of its attempts are derived from this one. No job knows it."""
+
+    def registering(self, config: Config) -> Statement[None]:
+        """The statement that registers this process as a worker with these settings."""
+        return store.register_worker(
+            self.id,
+            name=self.name,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("outlive"),
+            queues=config.queues,
+            slots=self.slots,
+            secret=self.secret,
+            formerly=self.formerly,
+            config=config,
+        )
+
+    def secret_of(self, token: int) -> str:
+        """The secret of an attempt, as `outlive.attempt_secret` derives it in the database."""
+        return hashlib.sha256(f"{self.secret}{token}".encode()).hexdigest()[:32]
 
 
 class Registration:

@@ -13,7 +13,7 @@ from outlive.metrics import catalogue
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.exposition import Figures, Values
 from outlive.worker.fleet.reaper import Reaper
-from outlive.worker.identity import Identity
+from outlive.worker.fleet.registration import Identity
 from outlive.worker.services import Services
 from outlive.worker.session import Session
 

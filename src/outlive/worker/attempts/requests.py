@@ -1,7 +1,7 @@
-"""Writes the output of followed jobs, and how their memory changes, while they run.
+"""What people ask of running jobs: that they stop, and to see what they print and use. A notification announces it.
 
-Most jobs are not followed, and both are written once, with the end of the attempt. `outlive.watch` notifies the worker
-of a job that is followed.
+A cancelled job that runs gets SIGTERM and then SIGKILL. Most jobs are not followed: their output and memory are written
+once, with the end of the attempt.
 """
 
 from __future__ import annotations
@@ -10,15 +10,35 @@ from uuid import UUID
 
 from outlive import store
 from outlive.model import LiveOutput, MemoryCourse
+from outlive.states import Outcome
+from outlive.worker.limits.watch import Watch
 from outlive.worker.loops import wait
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
-EVERY_S = 0.4
+CANCELS_S = 0.5
+FOLLOWERS_S = 5.0
+"""How often either is looked for without a notification."""
+WRITE_S = 0.4
 """How often the output of a followed job is written."""
-CHECK_S = 5.0
-"""How often followers are looked for without a notification."""
+
+
+class Cancels:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, watch: Watch, wake: Wakeup) -> None:
+        self._worker, self._session, self._slots, self._watch, self._wake = worker, session, slots, watch, wake
+
+    async def run_once(self) -> None:
+        await wait(self._wake.cancel, CANCELS_S)
+        self._wake.cancel.clear()
+        if not self._slots.busy and not self._slots.unplaced:
+            return
+        tokens = await self._session.run(store.cancels(self._worker))
+        if tokens:
+            self._slots.cancel(tokens)
+        for child in self._slots.busy:
+            if child.current.job.token in tokens and child.current.verdict is None:
+                self._watch.end(child, Outcome.CANCELLED, "cancelled on request")
 
 
 class FollowedOutput:
@@ -28,7 +48,7 @@ class FollowedOutput:
         """How many lines of each followed attempt are written, and its memory, by token."""
 
     async def run_once(self) -> None:
-        await wait(self._wake.watch, EVERY_S if self._written else CHECK_S)
+        await wait(self._wake.watch, WRITE_S if self._written else FOLLOWERS_S)
         self._wake.watch.clear()
         if self._slots.busy:
             await self.write()
