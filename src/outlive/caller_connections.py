@@ -4,16 +4,19 @@ Every library takes a text with values, and gives rows back. A statement has the
 parameter is text, which the server casts (`$1::text::uuid[]`), because the caller may have changed how its library
 sends and reads uuids, JSON and arrays. A library is known by the names of its classes, so none is imported that the
 caller does not use.
+
+What is done is written once, as generators that yield what a library returns: its answer, or an awaitable of it. So
+only `run_all` and `arun_all` differ.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 from outlive import errors
@@ -55,66 +58,39 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Values = Sequence[str | None]
+Steps = Generator[Any, Any, T]
 _PARAMETER = re.compile(r"\$(\d+)::")
 
 
 class Borrowed(Protocol):
-    """A sync connection. `numbered`: parameters are written $1, and otherwise %s."""
+    """A connection, sync or async. `numbered`: parameters are written $1, and otherwise %s."""
 
     numbered: bool
 
     def commits_each(self) -> bool:
         """Whether a statement would commit by itself, because no transaction is open and none would begin."""
 
-    def execute(self, text: str, values: Values) -> Sequence[Row]: ...
-
-
-class AsyncBorrowed(Protocol):
-    """The async twin of `Borrowed`."""
-
-    numbered: bool
-
-    def commits_each(self) -> bool: ...
-    async def execute(self, text: str, values: Values) -> Sequence[Row]: ...
+    def execute(self, text: str, values: Values) -> Steps[Sequence[Row]]: ...
 
 
 class _Psycopg:
     numbered = True
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        from psycopg import RawCursor
+    def __init__(self, connection: Any) -> None:
+        import psycopg
         from psycopg.rows import tuple_row
 
-        self._connection, self._cursor = connection, RawCursor(connection, row_factory=tuple_row)
+        is_async = isinstance(connection, psycopg.AsyncConnection)
+        cursor: Any = psycopg.AsyncRawCursor if is_async else psycopg.RawCursor
+        self._connection, self._cursor = connection, cursor(connection, row_factory=tuple_row)
 
     def commits_each(self) -> bool:
-        return _is_idle(self._connection)
+        """Without autocommit psycopg begins a transaction for its caller."""
+        return bool(self._connection.autocommit) and self._connection.info.transaction_status.name == "IDLE"
 
-    def execute(self, text: str, values: Values) -> Sequence[Row]:
-        self._cursor.execute(text.encode(), values)
-        return self._cursor.fetchall() if self._cursor.description else []
-
-
-class _AsyncPsycopg:
-    numbered = True
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        from psycopg import AsyncRawCursor
-        from psycopg.rows import tuple_row
-
-        self._connection, self._cursor = connection, AsyncRawCursor(connection, row_factory=tuple_row)
-
-    def commits_each(self) -> bool:
-        return _is_idle(self._connection)
-
-    async def execute(self, text: str, values: Values) -> Sequence[Row]:
-        await self._cursor.execute(text.encode(), values)
-        return await self._cursor.fetchall() if self._cursor.description else []
-
-
-def _is_idle(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Without autocommit psycopg begins a transaction for its caller."""
-    return connection.autocommit and connection.info.transaction_status.name == "IDLE"
+    def execute(self, text: str, values: Values) -> Steps[Sequence[Row]]:
+        yield self._cursor.execute(text.encode(), values)
+        return (yield self._cursor.fetchall()) if self._cursor.description else []
 
 
 class _Asyncpg:
@@ -128,41 +104,26 @@ class _Asyncpg:
     def commits_each(self) -> bool:
         return not self._connection.is_in_transaction()
 
-    async def execute(self, text: str, values: Values) -> Sequence[Row]:
-        return [tuple(row) for row in await self._connection.fetch(text, *values)]
+    def execute(self, text: str, values: Values) -> Steps[Sequence[Row]]:
+        rows = yield self._connection.fetch(text, *values)
+        return [tuple(row) for row in rows]
 
 
 class _SqlAlchemy:
     """A connection or session of SQLAlchemy. What it executes begins its transaction, if none is open."""
 
     def __init__(self, connection: Any) -> None:
+        _expect_postgres(connection.dialect.name)
         self._connection = connection
-        self.numbered = _takes_numbers(connection.dialect)
+        self.numbered = connection.dialect.paramstyle == "numeric_dollar"
 
     def commits_each(self) -> bool:
-        return bool(self._connection.connection.dbapi_connection.autocommit)
+        connection = getattr(self._connection, "sync_connection", self._connection)
+        return bool(connection.connection.dbapi_connection.autocommit)
 
-    def execute(self, text: str, values: Values) -> Sequence[Row]:
-        result = self._connection.exec_driver_sql(text, tuple(values))
+    def execute(self, text: str, values: Values) -> Steps[Sequence[Row]]:
+        result = yield self._connection.exec_driver_sql(text, tuple(values))
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
-
-
-class _AsyncSqlAlchemy:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.numbered = _takes_numbers(connection.dialect)
-
-    def commits_each(self) -> bool:
-        return bool(self._connection.sync_connection.connection.dbapi_connection.autocommit)
-
-    async def execute(self, text: str, values: Values) -> Sequence[Row]:
-        result = await self._connection.exec_driver_sql(text, tuple(values))
-        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
-
-
-def _takes_numbers(dialect: Any) -> bool:
-    _expect_postgres(dialect.name)
-    return bool(dialect.paramstyle == "numeric_dollar")
 
 
 class _Django:
@@ -177,9 +138,9 @@ class _Django:
     def commits_each(self) -> bool:
         return not self._connection.in_atomic_block and bool(self._connection.get_autocommit())
 
-    def execute(self, text: str, values: Values) -> Sequence[Row]:
+    def execute(self, text: str, values: Values) -> Steps[Sequence[Row]]:
         with self._connection.cursor() as cursor:
-            cursor.execute(text, values)
+            yield cursor.execute(text, values)
             return cursor.fetchall() if cursor.description else []
 
 
@@ -198,13 +159,13 @@ _SYNC: dict[str, Callable[[Any], Borrowed]] = {
     "django.utils.connection.ConnectionProxy": _Django,
     "django.db.backends.base.base.BaseDatabaseWrapper": _Django,
 }
-_ASYNC: dict[str, Callable[[Any], AsyncBorrowed]] = {
-    "psycopg.AsyncConnection": _AsyncPsycopg,
+_ASYNC: dict[str, Callable[[Any], Borrowed]] = {
+    "psycopg.AsyncConnection": _Psycopg,
     "asyncpg.connection.Connection": _Asyncpg,
     "asyncpg.pool.PoolConnectionProxy": _Asyncpg,
-    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _AsyncSqlAlchemy,
-    "sqlalchemy.ext.asyncio.session.AsyncSession": _AsyncSqlAlchemy,
-    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _AsyncSqlAlchemy,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _SqlAlchemy,
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _SqlAlchemy,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _SqlAlchemy,
 }
 """The classes that are taken, by module and name."""
 _SESSIONS = frozenset(name for name in {*_SYNC, *_ASYNC} if name.lower().endswith("session"))
@@ -219,7 +180,7 @@ def borrow(connection: Any, otherwise: str) -> Borrowed:
     return _SYNC[name](connection.connection() if name in _SESSIONS else connection)
 
 
-async def aborrow(connection: Any, otherwise: str) -> AsyncBorrowed:
+async def aborrow(connection: Any, otherwise: str) -> Borrowed:
     """The async twin of `borrow`."""
     name = expect_async(connection, otherwise)
     return _ASYNC[name](await connection.connection() if name in _SESSIONS else connection)
@@ -246,30 +207,44 @@ def _known(connection: object, taken: Container[str], others: Container[str], ot
 
 def run_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them, in the caller's transaction."""
+    steps, answer = _running(borrowed, statements), None
+    try:
+        while True:
+            answer = steps.send(answer)
+    except StopIteration as end:
+        return cast("list[T]", end.value)
+
+
+async def arun_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
+    """The async twin of `run_all`."""
+    steps = _running(borrowed, statements)
+    try:
+        asked = next(steps)
+        while True:
+            try:
+                answer = await asked
+            except BaseException as error:
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(answer)
+    except StopIteration as end:
+        return cast("list[T]", end.value)
+
+
+def _running(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> Steps[list[T]]:
+    results: list[Sequence[Row]] = []
     with translated_errors():
         alone = len(statements) > 1 and borrowed.commits_each()
         try:
-            results = [borrowed.execute(*sent) for sent in _sent(statements, alone, numbered=borrowed.numbered)]
+            for text, values in _sent(statements, alone, numbered=borrowed.numbered):
+                results.append((yield from borrowed.execute(text, values)))
         except BaseException:
             if alone:
                 with suppress(Exception):  # A connection that is broken has rolled back. The first error says why.
-                    borrowed.execute("rollback", ())
+                    yield from borrowed.execute("rollback", ())
             raise
-    return _decoded(statements, results[1:-1] if alone else results)
-
-
-async def arun_all(borrowed: AsyncBorrowed, statements: Sequence[Statement[T]]) -> list[T]:
-    """The async twin of `run_all`."""
-    with translated_errors():
-        alone = len(statements) > 1 and borrowed.commits_each()
-        try:
-            results = [await borrowed.execute(*sent) for sent in _sent(statements, alone, numbered=borrowed.numbered)]
-        except BaseException:
-            if alone:
-                with suppress(Exception):
-                    await borrowed.execute("rollback", ())
-            raise
-    return _decoded(statements, results[1:-1] if alone else results)
+    decoded = zip(statements, results[1:-1] if alone else results, strict=True)
+    return [one.decode([tuple(map(_plain, row)) for row in rows]) for one, rows in decoded]
 
 
 def _sent(statements: Sequence[Statement[Any]], alone: bool, *, numbered: bool) -> Iterator[tuple[str, Values]]:
@@ -309,12 +284,6 @@ def _as_text(value: object) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _decoded(statements: Sequence[Statement[T]], results: Sequence[Sequence[Row]]) -> list[T]:
-    return [
-        one.decode([tuple(map(_plain, row)) for row in rows]) for one, rows in zip(statements, results, strict=True)
-    ]
 
 
 def _plain(value: object) -> object:
