@@ -10,7 +10,9 @@ import re
 TRUSTED = "pg_catalog, pg_temp"
 PIN = f"set local search_path = {TRUSTED}".encode()
 """Pins a transaction."""
-_CALL = re.compile(rb"select (?:where |[\w, ]+ from )?outlive\.\w+\(\s*(?:\$\d+::[\w ]+(?:\[\])?,?\s*)*\)(?: is null)?")
+_CALL = re.compile(
+    rb"select (?:where |[\w, *]+ from )?outlive\.\w+\(\s*(?:\$\d+::[\w ]+(?:\[\])?,?\s*)*\)(?: is null)?"
+)
 
 
 def pin_session(backend_pid: int, check_ms: int | None = None) -> bytes:

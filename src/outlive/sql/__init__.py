@@ -1,7 +1,8 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
 A statement is written with named parameters (`:tokens::bigint[]`), which are compiled once, at their first use, to the
-numbered ones of Postgres. Nothing builds a query at run time. A statement whose comment ends with what it `returns` is
+numbered ones of Postgres. Nothing builds a query at run time. A line `-- call: …` stands for the statement that calls a
+function of the schema, where it is explained. A statement whose comment ends with what it `returns` is
 also installed as a function, for workers in other languages (schema/functions/protocol.sql).
 """
 
@@ -12,6 +13,7 @@ import msgspec
 
 HERE = Path(__file__).parent
 _NAMED = re.compile(r":(?<![:\w]:)([a-z]\w*)::((?:double precision|\w+)(?:\[\])?)")  # A first literal is found fast.
+_CALL = re.compile(r"^-- call: ((\w+)\(.*(?:\n--   .*)*)$", re.MULTILINE)
 _RETURNS = re.compile(r"^-- returns (.*(?:\n--   .*)*)$", re.MULTILINE)
 
 
@@ -41,9 +43,11 @@ def compiled(text: str) -> Text:
 
 
 def load(path: str) -> dict[str, str]:
-    """The statements of a file. Each begins with a line `-- name: …`."""
-    parts = re.split(r"^-- name: (\w+)$", read(path), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    """The statements of a file: calls of functions in its head, and others, each below a line `-- name: …`."""
+    head, *parts = re.split(r"^-- name: (\w+)$", read(path), flags=re.MULTILINE)
+    texts = ((name, call.replace("--", "")) for call, name in _CALL.findall(head))
+    calls = {name: f"select * from outlive.{call}" for name, call in texts}  # noqa: S608  # It is static too.
+    return calls | dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def texts() -> dict[str, str]:

@@ -15,6 +15,7 @@ from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import (
     as_they_are,
+    decoded_by,
     first_column,
     first_column_set,
     nothing,
@@ -74,108 +75,52 @@ def end_and_claim(
 
 
 def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
-    """End an attempt as succeeded, and write its records and spawned jobs in the same transaction."""
-    return statement(
-        "complete_with_records",
-        nothing,
-        token=end.token,
-        worker=worker,
-        result=end.result,
-        records=end.records,
-        spawns=end.spawns,
-        peak_memory_bytes=end.peak_memory_bytes,
-        cpu_s=end.cpu_s,
-        output=end.output,
-        memory=end.memory,
-    )
+    return statement("complete_with_records", nothing, worker=worker, **msgspec.structs.asdict(end))
 
 
 def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
-    """Add what the worker measured to an attempt that the job completed in its own transaction."""
-    return statement(
-        "add_evidence",
-        nothing,
-        token=end.token,
-        worker=worker,
-        peak_memory_bytes=end.peak_memory_bytes,
-        cpu_s=end.cpu_s,
-        output=end.output,
-        memory=end.memory,
-    )
+    return statement("add_evidence", nothing, worker=worker, **msgspec.structs.asdict(end))
 
 
-def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
-    """The attempts that can't end now because another transaction holds a lock."""
-    return statement("locked_ends", first_column_set, worker=worker, tokens=tokens)
+@decoded_by(first_column_set)
+def locked_ends(worker: UUID, tokens: Iterable[int]) -> set[int]: ...
+@decoded_by(lambda rows: {token: (Outcome(outcome), State(state)) for token, _, outcome, state in rows})
+def ended(tokens: Iterable[int]) -> dict[int, tuple[Outcome, State]]: ...
+@decoded_by(pairs)
+def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> dict[int, bool]: ...
+@decoded_by(first_column_set)
+def mark_begun(worker: UUID, tokens: Iterable[int]) -> set[int]: ...
+@decoded_by(structs(Claimed))
+def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> list[Claimed]: ...
+@decoded_by(first_column)
+def tokens_of(worker: UUID) -> list[int]: ...
+@decoded_by(lambda rows: rows[0][0] if rows else None)
+def arguments(token: int, part: int, part_bytes: int = ARGUMENTS_PART_BYTES) -> bytes | None: ...
+@decoded_by(as_they_are)
+def inputs(token: int, first: int, skip: int) -> list[Row]: ...
+@decoded_by(first_column_set)
+def cancels(worker: UUID) -> set[int]: ...
+@decoded_by(lambda rows: {token: (state, next_try) for token, state, next_try in rows})
+def next_tries(tokens: Iterable[int]) -> dict[int, tuple[str, datetime | None]]: ...
+@decoded_by(pairs)
+def checkpoints(ids: Iterable[UUID]) -> dict[UUID, bytes]: ...
+@decoded_by(scalar)
+def take_back(worker: UUID, tokens: Iterable[int]) -> int: ...
+@decoded_by(structs(Lost))
+def expire(*, by: float | None = None, young_s: float = 0.0, after: int = 0, batch: int = 1000) -> list[Lost]: ...
+@decoded_by(structs(Lost))
+def reap(*, after: int = 0, batch: int = 1000) -> list[Lost]: ...
 
 
-def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
-    """The attempts among these that have ended."""
-    return statement(
-        "ended",
-        lambda rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
-        tokens=tokens,
-    )
+def _lost_runs(rows: list[Row]) -> list[LostRun]:
+    return [
+        LostRun(Claimed(*job), Ended(job[0], Outcome.LOST, error=error, killed=True), started_at, ended_at)
+        for *job, error, started_at, ended_at in rows
+    ]
 
 
-def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
-    """The renewed tokens, and whether each attempt is asked to stop. Read `ended` before judging a missing token."""
-    return statement("renew", pairs, worker=worker, tokens=tokens, lease_s=lease_s)
-
-
-def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
-    """The code of these jobs starts now: from here on a death of the worker counts against them.
-
-    Returns the tokens that are marked. Others have ended or are locked: try again.
-    """
-    return statement("mark_begun", first_column_set, worker=worker, tokens=tokens)
-
-
-def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
-    """The attempts that the database has under this worker's id; with `tokens`, only these."""
-    return statement("held_attempts", structs(Claimed), worker=worker, tokens=tokens)
-
-
-def tokens_of(worker: UUID) -> Statement[list[int]]:
-    return statement("tokens_of", first_column, worker=worker)
-
-
-def arguments(token: int, part: int) -> Statement[bytes | None]:
-    """One part of a job's arguments; None if the attempt has ended."""
-    return statement(
-        "arguments",
-        lambda rows: rows[0][0] if rows else None,
-        token=token,
-        part=part,
-        part_bytes=ARGUMENTS_PART_BYTES,
-    )
-
-
-def inputs(token: int, first: int, skip: int) -> Statement[list[Row]]:
-    """Some results of the jobs that a job has waited for, from this one on: their sizes, and as much as fits."""
-    return statement("inputs", as_they_are, token=token, first=first, skip=skip)
-
-
-def cancels(worker: UUID) -> Statement[set[int]]:
-    """This worker's attempts that an operator wants stopped."""
-    return statement("cancels", first_column_set, worker=worker)
-
-
-def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
-    """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
-    return statement("next_tries", lambda rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
-
-
-def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]:
-    """Those of these attempts that were lost."""
-
-    def decode(rows: list[Row]) -> list[LostRun]:
-        return [
-            LostRun(Claimed(*job), Ended(job[0], Outcome.LOST, error=error, killed=True), started_at, ended_at)
-            for *job, error, started_at, ended_at in rows
-        ]
-
-    return statement("lost_runs", decode, tokens=tokens)
+@decoded_by(_lost_runs)
+def lost_runs(tokens: Iterable[int]) -> list[LostRun]: ...
 
 
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
@@ -187,29 +132,3 @@ def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None
         for one in progress
     ]
     return statement("write_progress", nothing, worker=worker, progress=msgspec.json.encode(reports))
-
-
-def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
-    """The checkpoints that earlier attempts of these jobs left."""
-    return statement("checkpoints", pairs, ids=ids)
-
-
-def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]:
-    """Take back the losses of attempts that this worker gave up while it was alive. Returns how many there were."""
-    return statement("take_back", scalar, worker=worker, tokens=tokens)
-
-
-def expire(
-    *, by: float | None = None, young_s: float = 0.0, after: int = 0, batch: int = 1000
-) -> Statement[list[Lost]]:
-    """End attempts whose lease has expired as lost, a batch of those with tokens after this one.
-
-    `by` is the caller's own reckoning of the database's time; without it, the database's clock is trusted. While the
-    server has run for less than `young_s`, only leases that were renewed since its start expire.
-    """
-    return statement("expire", structs(Lost), by=by, young_s=young_s, after=after, batch=batch)
-
-
-def reap(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
-    """End the attempts of dead workers as lost, a batch of those with tokens after this one."""
-    return statement("reap", structs(Lost), after=after, batch=batch)

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Change
 from outlive.statement import Statement
-from outlive.store.statements import Table, nothing, statement, structs, table
+from outlive.store.statements import Table, decoded_by, nothing, statement, structs, table
 
 Verb = Literal["retry", "cancel", "release", "prune"]
 KEEP_AUDIT_S = 90 * 86400.0
@@ -32,9 +32,7 @@ def write_audit(entry: UUID, *, who: str, action: str, what: object, jobs: int =
     return statement("write_audit", nothing, entry=entry, who=who, action=action, what=told, jobs=jobs)
 
 
-def list_audit(*, past: UUID | None = None, limit: int = 100) -> Statement[Table]:
-    return statement("list_audit", table, past=past, limit=limit)
-
-
-def prune_audit(*, keep_s: float = KEEP_AUDIT_S) -> Statement[None]:
-    return statement("prune_audit", nothing, keep_s=keep_s)
+@decoded_by(table)
+def list_audit(*, past: UUID | None = None, limit: int = 100) -> Table: ...
+@decoded_by(nothing)
+def prune_audit(*, keep_s: float = KEEP_AUDIT_S) -> None: ...

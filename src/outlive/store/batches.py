@@ -5,11 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from outlive.model import BatchCounts, JobRequest, as_json
-from outlive.statement import Row, Statement
-from outlive.store.statements import Table, first_column, nothing, scalar, statement, table
-
-PIECE = 500
-"""How many jobs of a batch are cancelled in one transaction."""
+from outlive.statement import Statement
+from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
 
 
 def open_batch(
@@ -25,41 +22,19 @@ def open_batch(
     return statement("open_batch", scalar, id=id, name=name, **jobs)
 
 
-def close_batch(id: UUID, *, cancelling: bool = False) -> Statement[None]:
-    return statement("close_batch", nothing, id=id, cancelling=cancelling)
-
-
-def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = PIECE) -> Statement[UUID | None]:
-    """Cancel the unfinished among the next jobs after `past`. Returns the last of these; None: no more follow."""
-    return statement("cancel_batch", scalar, id=id, past=past, most=most)
-
-
-def batch_counts(id: UUID) -> Statement[BatchCounts | None]:
-    """How far a batch is; None if there is no such batch."""
-
-    def decode(rows: list[Row]) -> BatchCounts | None:
-        return BatchCounts(*rows[0]) if rows else None
-
-    return statement("batch_counts", decode, id=id)
-
-
-def batch_done(id: UUID) -> Statement[bool | None]:
-    """Whether all jobs of a batch have ended; None if there is no such batch."""
-    return statement("batch_done", lambda rows: rows[0][0] if rows else None, id=id)
-
-
-def batch(id: UUID) -> Statement[Table]:
-    return statement("batch", table, id=id)
-
-
-def list_batches(*, limit: int = 100) -> Statement[Table]:
-    return statement("list_batches", table, limit=limit)
-
-
-def batch_of(token: int) -> Statement[list[UUID | None]]:
-    """The batch of a running job, or None in its place; empty: the attempt has ended."""
-    return statement("batch_of", first_column, token=token)
-
-
-def prune_batches(*, keep_s: float, batch: int = 5000) -> Statement[None]:
-    return statement("prune_batches", nothing, keep_s=keep_s, batch=batch)
+@decoded_by(nothing)
+def close_batch(id: UUID, *, cancelling: bool = False) -> None: ...
+@decoded_by(scalar)
+def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = 500) -> UUID | None: ...
+@decoded_by(lambda rows: BatchCounts(*rows[0]) if rows else None)
+def batch_counts(id: UUID) -> BatchCounts | None: ...
+@decoded_by(lambda rows: rows[0][0] if rows else None)
+def batch_done(id: UUID) -> bool | None: ...
+@decoded_by(table)
+def batch(id: UUID) -> Table: ...
+@decoded_by(table)
+def list_batches(*, limit: int = 100) -> Table: ...
+@decoded_by(first_column)
+def batch_of(token: int) -> list[UUID | None]: ...
+@decoded_by(nothing)
+def prune_batches(*, keep_s: float, batch: int = 5000) -> None: ...

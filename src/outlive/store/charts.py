@@ -6,8 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from outlive.statement import Row, Statement
-from outlive.store.statements import statement, structs
+from outlive.statement import Row
+from outlive.store.statements import decoded_by, structs
 
 SAMPLE = 250
 """How many ends are read at both ends of a minute, by the state of their job; those in between are estimated."""
@@ -23,19 +23,16 @@ class MinuteTimes(msgspec.Struct, frozen=True):
     waited_s: list[float] | None
 
 
-def ends_by_minute(*, minutes: int) -> Statement[dict[datetime, dict[str, float]]]:
-    """How many attempts ended in each of the last minutes, by outcome."""
-
-    def decode(rows: list[Row]) -> dict[datetime, dict[str, float]]:
-        found: dict[datetime, dict[str, float]] = {}
-        for minute, outcome, ends in rows:
-            counts = found.setdefault(minute, {})
-            if outcome is not None:
-                counts[outcome] = ends
-        return found
-
-    return statement("ends_by_minute", decode, minutes=minutes, most=SAMPLE)
+def _by_minute(rows: list[Row]) -> dict[datetime, dict[str, float]]:
+    found: dict[datetime, dict[str, float]] = {}
+    for minute, outcome, ends in rows:
+        counts = found.setdefault(minute, {})
+        if outcome is not None:
+            counts[outcome] = ends
+    return found
 
 
-def times_by_minute(*, minutes: int) -> Statement[list[MinuteTimes]]:
-    return statement("times_by_minute", structs(MinuteTimes), minutes=minutes, most=TIMED)
+@decoded_by(_by_minute)
+def ends_by_minute(*, minutes: int, most: int = SAMPLE) -> dict[datetime, dict[str, float]]: ...
+@decoded_by(structs(MinuteTimes))
+def times_by_minute(*, minutes: int, most: int = TIMED) -> list[MinuteTimes]: ...

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.statements import any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.statements import decoded_by, nothing, pairs, scalar, statement, structs
 
 Mark = tuple[datetime, UUID]
 """A finished job: when it ended, and which it is."""
@@ -47,25 +47,20 @@ def _all_made(_: list[Row]) -> dict[UUID, UUID]:
     return {}
 
 
-def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("cancel", structs(Change), ids=ids)
-
-
-def retry(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("retry", structs(Change), ids=ids)
-
-
-def release(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("release", structs(Change), ids=ids)
-
-
-def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]:
-    return statement("block", structs(Change), ids=ids, reason=reason)
-
-
-def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
-    """Delete finished and quarantined jobs. Returns how many."""
-    return statement("prune_jobs", scalar, ids=ids)
+@decoded_by(structs(Change))
+def cancel(ids: Iterable[UUID]) -> list[Change]: ...
+@decoded_by(structs(Change))
+def retry(ids: Iterable[UUID]) -> list[Change]: ...
+@decoded_by(structs(Change))
+def release(ids: Iterable[UUID]) -> list[Change]: ...
+@decoded_by(structs(Change))
+def block(ids: Iterable[UUID], reason: str) -> list[Change]: ...
+@decoded_by(scalar)
+def prune_jobs(ids: Iterable[UUID]) -> int: ...
+@decoded_by(nothing)
+def pause_queue(name: str) -> None: ...
+@decoded_by(scalar)
+def resume_queue(name: str) -> bool: ...
 
 
 def prune_finished(
@@ -84,12 +79,3 @@ def prune_finished(
     return statement(
         "prune_finished", decode, state=str(state), keep_s=keep_s, after=ended_at, after_job=job, batch=batch
     )
-
-
-def pause_queue(name: str) -> Statement[None]:
-    return statement("pause_queue", nothing, name=name)
-
-
-def resume_queue(name: str) -> Statement[bool]:
-    """False: the queue was not paused."""
-    return statement("resume_queue", any_row, name=name)

@@ -7,20 +7,19 @@ from uuid import UUID
 
 from outlive.model import LaneState, Sourced, Unsourced
 from outlive.statement import Row, Statement
-from outlive.store.statements import nothing, statement
+from outlive.store.statements import decoded_by, nothing, statement
 
 
-def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
-    """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
+def _unsourced(rows: list[Row]) -> Unsourced:
+    return Unsourced(
+        [LaneState(*row) for row in rows if row[2] is not None],
+        suspect_waits=any(row[0] is None for row in rows),
+        paused=frozenset(row[0] for row in rows if row[0] is not None and row[2] is None),
+    )
 
-    def decode(rows: list[Row]) -> Unsourced:
-        return Unsourced(
-            [LaneState(*row) for row in rows if row[2] is not None],
-            suspect_waits=any(row[0] is None for row in rows),
-            paused=frozenset(row[0] for row in rows if row[0] is not None and row[2] is None),
-        )
 
-    return statement("unsourced_lanes", decode, tasks=tasks, queues=queues)
+@decoded_by(_unsourced)
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Unsourced: ...
 
 
 def sourced_lanes(
@@ -42,9 +41,7 @@ def sourced_lanes(
     )
 
 
-def sleep(worker: UUID) -> Statement[None]:
-    return statement("sleep", nothing, worker=worker)
-
-
-def wake(worker: UUID) -> Statement[None]:
-    return statement("wake", nothing, worker=worker)
+@decoded_by(nothing)
+def sleep(worker: UUID) -> None: ...
+@decoded_by(nothing)
+def wake(worker: UUID) -> None: ...

@@ -12,7 +12,7 @@ from outlive.output import split
 from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.reads import course
-from outlive.store.statements import nothing, pairs, statement
+from outlive.store.statements import decoded_by, nothing, pairs, statement
 
 
 def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[Said | None]:
@@ -33,16 +33,13 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
     return statement("watch", decode, id=job, attempt=attempt, after=after)
 
 
-def watched(worker: UUID) -> Statement[dict[int, bool]]:
-    """The tokens of this worker's attempts that are followed, and whether any of their output is written."""
-    return statement("watched", pairs, worker=worker)
+@decoded_by(pairs)
+def watched(worker: UUID) -> dict[int, bool]: ...
+@decoded_by(nothing)
+def prune_watched() -> None: ...
 
 
 def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]:
     """Write what followed attempts have said and used."""
     rows = [msgspec.structs.asdict(one) for one in outputs]
     return statement("write_output", nothing, worker=worker, outputs=msgspec.json.encode(rows))
-
-
-def prune_watched() -> Statement[None]:
-    return statement("prune_watched", nothing)

@@ -11,26 +11,16 @@ import msgspec
 
 from outlive import wire
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
-from outlive.statement import Row, Statement
+from outlive.statement import Row
 from outlive.states import Outcome, State
-from outlive.store.statements import Table, as_they_are, first_column, nothing, pairs, scalar, statement, table
+from outlive.store.statements import Table, as_they_are, decoded_by, first_column, nothing, pairs, scalar, table
 
 
-def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
-    """The state of each job that exists."""
-    return statement("statuses", lambda rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
-
-
-def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
-    """The state of each job that exists, and its last attempt."""
-
-    def decode(rows: list[Row]) -> dict[UUID, JobOutcome]:
-        return {
-            id: JobOutcome(task, State(state), None if attempt[0] is None else _attempt(attempt))
-            for id, task, state, *attempt in rows
-        }
-
-    return statement("outcomes", decode, ids=ids)
+def _outcomes(rows: list[Row]) -> dict[UUID, JobOutcome]:
+    return {
+        id: JobOutcome(task, State(state), None if attempt[0] is None else _attempt(attempt))
+        for id, task, state, *attempt in rows
+    }
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:
@@ -49,65 +39,56 @@ def course(memory: bytes) -> MemoryCourse | None:
     return found if fits and min(*found.at_s, *found.used_bytes, found.limit_bytes or 0) >= 0 else None
 
 
-def job(id: UUID) -> Statement[Table]:
-    return statement("job", table, id=id)
+def _records(rows: list[Row]) -> list[Record]:
+    return [Record(*(*row[:3], wire.decode_or_text(row[3]), *row[4:])) for row in rows]
 
 
-def list_attempts(job: UUID) -> Statement[list[Attempt]]:
-    return statement("list_attempts", lambda rows: [_attempt(row) for row in rows], id=job)
-
-
-def list_jobs(ids: Sequence[UUID]) -> Statement[Table]:
-    """What people want to know of these jobs, in this order."""
-    return statement("list_jobs", table, ids=ids)
-
-
-def list_stuck(*, limit: int = 100) -> Statement[Table]:
-    return statement("list_stuck", table, limit=limit)
-
-
-def list_killers(*, limit: int = 100) -> Statement[Table]:
-    return statement("list_killers", table, limit=limit)
-
-
-def group_killers(*, limit: int = 200) -> Statement[Table]:
-    return statement("group_killers", table, limit=limit)
-
-
-def list_running(*, limit: int = 500) -> Statement[Table]:
-    return statement("list_running", table, limit=limit)
-
-
-def list_workers(*, limit: int = 1000) -> Statement[Table]:
-    return statement("list_workers", table, limit=limit)
-
-
-def list_queues() -> Statement[Table]:
-    return statement("list_queues", table)
-
-
-def list_sources(*, limit: int = 1000) -> Statement[Table]:
-    return statement("list_sources", table, limit=limit)
-
-
-def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
-    def decode(rows: list[Row]) -> list[Record]:
-        return [Record(*(*row[:3], wire.decode_or_text(row[3]), *row[4:])) for row in rows]
-
-    return statement("list_records", decode, scope=scope, source=source, limit=limit)
-
-
-def stats() -> Statement[Table]:
-    return statement("stats", table)
-
-
-def unserved_tasks(ids: Sequence[UUID]) -> Statement[list[str]]:
-    """The tasks of those among these jobs that wait while no active worker can run them."""
-    return statement("unserved_tasks", first_column, ids=ids)
-
-
-def list_lanes(*, limit: int) -> Statement[Table]:
-    return statement("list_lanes", table, limit=limit)
+@decoded_by(lambda rows: {id: State(state) for id, state in rows})
+def statuses(ids: Sequence[UUID]) -> dict[UUID, State]: ...
+@decoded_by(_outcomes)
+def outcomes(ids: Sequence[UUID]) -> dict[UUID, JobOutcome]: ...
+@decoded_by(table)
+def job(id: UUID) -> Table: ...
+@decoded_by(lambda rows: list(map(_attempt, rows)))
+def list_attempts(id: UUID) -> list[Attempt]: ...
+@decoded_by(table)
+def list_jobs(ids: Sequence[UUID]) -> Table: ...
+@decoded_by(table)
+def list_stuck(*, limit: int = 100) -> Table: ...
+@decoded_by(table)
+def list_killers(*, limit: int = 100) -> Table: ...
+@decoded_by(table)
+def group_killers(*, limit: int = 200) -> Table: ...
+@decoded_by(table)
+def list_running(*, limit: int = 500) -> Table: ...
+@decoded_by(table)
+def list_workers(*, limit: int = 1000) -> Table: ...
+@decoded_by(table)
+def list_queues() -> Table: ...
+@decoded_by(table)
+def list_sources(*, limit: int = 1000) -> Table: ...
+@decoded_by(_records)
+def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> list[Record]: ...
+@decoded_by(table)
+def stats() -> Table: ...
+@decoded_by(first_column)
+def unserved_tasks(ids: Sequence[UUID]) -> list[str]: ...
+@decoded_by(table)
+def list_lanes(*, limit: int) -> Table: ...
+@decoded_by(pairs)
+def rates() -> dict[str, float]: ...
+@decoded_by(as_they_are)
+def metrics() -> list[Row]: ...
+@decoded_by(table)
+def latencies() -> Table: ...
+@decoded_by(table)
+def job_health() -> Table: ...
+@decoded_by(nothing)
+def write_some() -> None: ...
+@decoded_by(table)
+def health() -> Table: ...
+@decoded_by(scalar)
+def clock() -> float: ...
 
 
 def unserved(lanes: Sequence[Mapping[str, Any]], workers: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
@@ -123,34 +104,3 @@ def unserved(lanes: Sequence[Mapping[str, Any]], workers: Sequence[Mapping[str, 
 def _serves(worker: Mapping[str, Any], lane: Mapping[str, Any]) -> bool:
     has_task = worker["tasks"] is None or lane["task"] in worker["tasks"]
     return has_task and (worker["queues"] is None or lane["queue"] in worker["queues"])
-
-
-def rates() -> Statement[dict[str, float]]:
-    """How many attempts ended per second lately, by the state that they gave their job."""
-    return statement("rates", pairs)
-
-
-def metrics() -> Statement[list[Row]]:
-    """The figures of the whole database, each as the name of its metric, the value of its label, and the figure."""
-    return statement("metrics", as_they_are)
-
-
-def latencies() -> Statement[Table]:
-    """How long attempts took lately, and how long jobs waited for the first one; null: none ended."""
-    return statement("latencies", table)
-
-
-def job_health() -> Statement[Table]:
-    return statement("job_health", table)
-
-
-def write_some() -> Statement[None]:
-    return statement("write_some", nothing)
-
-
-def health() -> Statement[Table]:
-    return statement("health", table)
-
-
-def clock() -> Statement[float]:
-    return statement("clock", scalar)

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, any_row, first_column, scalar, statement, table
+from outlive.store.statements import Table, any_row, decoded_by, first_column, scalar, statement, table
 
 
 def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
@@ -17,9 +17,16 @@ def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
     return statement("register_sources", first_column, sources=msgspec.json.encode(list(sources)))
 
 
-def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
-    """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
-    return statement("spread_limits", first_column, tasks=tasks)
+@decoded_by(first_column)
+def spread_limits(tasks: Iterable[str]) -> list[str]: ...
+@decoded_by(lambda rows: Grant(*rows[0]))
+def ask_source(source: str, token: int | None) -> Grant: ...
+@decoded_by(table)
+def breakers(*, command: bool = True) -> Table: ...
+@decoded_by(any_row)
+def pause_source(name: str) -> bool: ...
+@decoded_by(any_row)
+def resume_source(name: str) -> bool: ...
 
 
 def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
@@ -42,11 +49,6 @@ def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: f
     )
 
 
-def ask_source(source: str, token: int | None) -> Statement[Grant]:
-    """Ask for one request, in the name of the attempt with this token."""
-    return statement("ask_source", lambda rows: Grant(*rows[0]), source=source, token=token)
-
-
 def count_outcomes(
     outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = (), *, patient: bool = True
 ) -> Statement[list[int]]:
@@ -65,23 +67,7 @@ def count_outcomes(
     )
 
 
-def breakers(*, command: bool = True) -> Statement[Table]:
-    """Breakers that opened or closed since the last alert. Each change is returned once. Without a command of its own,
-    the caller leaves them to a living worker that has one."""
-    return statement("breakers", table, command=command)
-
-
 def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:
     """Override what the app declares. False: there is no such source."""
     changes = {f"set_{key}": value for key, value in values.items()}
     return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes))
-
-
-def pause_source(name: str) -> Statement[bool]:
-    """False: there is no such source."""
-    return statement("pause_source", any_row, name=name)
-
-
-def resume_source(name: str) -> Statement[bool]:
-    """False: there is no such source."""
-    return statement("resume_source", any_row, name=name)

@@ -6,8 +6,9 @@ A job has no connection to the queue. It asks its worker to run a statement, and
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from outlive import sql
 from outlive.errors import BadArguments, StaleAttempt
 from outlive.statement import Row, Statement
 
+P = ParamSpec("P")
+T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 Table = list[dict[str, Any]]
 
@@ -40,6 +43,22 @@ def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -
             if given and given[-1] is None and given.count(None) == len(given):
                 values[key] = None
     return Statement(name, text, tuple(map(values.__getitem__, parameters)), decode, types, named=decode is table)
+
+
+def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Callable[P, T]], Callable[P, Statement[T]]]:
+    """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so."""
+
+    def declare(verb: Callable[P, T]) -> Callable[P, Statement[T]]:
+        signature = functools.cache(lambda: inspect.signature(verb))
+
+        def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
+            bound = signature().bind(*args, **kwargs)
+            bound.apply_defaults()
+            return statement(verb.__name__, decode, **bound.arguments)
+
+        return made
+
+    return declare
 
 
 _FOR_JOBS = frozenset(
@@ -96,11 +115,6 @@ def scalar(rows: list[Row]) -> Any:
 
 def pairs(rows: list[Row]) -> dict[Any, Any]:
     return dict(rows)
-
-
-def how_many(batch: int) -> Callable[[list[Row]], tuple[int, bool]]:
-    """How many rows of a batch were changed, and whether there may be more."""
-    return lambda rows: (rows[0][0] or 0, rows[0][1] == batch)
 
 
 def any_row(rows: list[Row]) -> bool:

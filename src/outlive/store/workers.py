@@ -12,7 +12,16 @@ from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Statement
-from outlive.store.statements import any_row, first_column, first_column_set, nothing, scalar, statement, structs
+from outlive.store.statements import (
+    any_row,
+    decoded_by,
+    first_column,
+    first_column_set,
+    nothing,
+    scalar,
+    statement,
+    structs,
+)
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -56,78 +65,37 @@ def register_worker(
     return statement("register_worker", nothing, **given)
 
 
+@decoded_by(nothing)
 def tell_tasks(
     worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
-) -> Statement[None]:
-    """Which tasks this worker has, so that people learn of jobs that no worker can run; and which schedules its app
-    declares, so that no other worker withdraws them."""
-    return statement("tell_tasks", nothing, worker=worker, tasks=tasks, app=app, schedules=schedules)
-
-
-def heartbeat(
-    worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None
-) -> Statement[list[bool]]:
-    """Whether an operator wants this worker to drain; empty: it was declared dead.
-
-    `trouble` says why it can't start jobs at present. `memory_bytes` is that of all its processes, if it was measured.
-    """
-    return statement("heartbeat", first_column, worker=worker, state=state, trouble=trouble, memory_bytes=memory_bytes)
-
-
-def drain_workers(name: str) -> Statement[list[UUID]]:
-    """Tell the workers of this name to finish their jobs and stop. Returns them."""
-    return statement("drain_workers", first_column, name=name)
-
-
-def stop_worker(worker: UUID) -> Statement[None]:
-    return statement("stop_worker", nothing, worker=worker)
-
-
-def show_life(worker: UUID, key: int) -> Statement[bool]:
-    """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
-    return statement("show_life", any_row, worker=worker, key=key)
-
-
-def absent(worker: UUID | None) -> Statement[list[Absent]]:
-    """Workers that don't hold their lock, and this worker itself, if it was declared dead."""
-    return statement("absent", structs(Absent), worker=worker)
-
-
-def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
-    """Note that these workers show no life. Those of them that have shown none for so long since the server started."""
-    return statement("note_missed", first_column_set, workers=workers, for_s=for_s)
+) -> None: ...
+@decoded_by(first_column)
+def heartbeat(worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None) -> list[bool]: ...
+@decoded_by(first_column)
+def drain_workers(name: str) -> list[UUID]: ...
+@decoded_by(nothing)
+def stop_worker(worker: UUID) -> None: ...
+@decoded_by(any_row)
+def show_life(worker: UUID, key: int) -> bool: ...
+@decoded_by(structs(Absent))
+def absent(worker: UUID | None) -> list[Absent]: ...
+@decoded_by(first_column_set)
+def note_missed(workers: Iterable[UUID], *, for_s: float) -> set[UUID]: ...
+@decoded_by(structs(Dead))
+def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> list[Dead]: ...
+@decoded_by(structs(Dead))
+def untold_deaths(*, within_s: float, batch: int) -> list[Dead]: ...
+@decoded_by(scalar)
+def slowest(own_s: float) -> float: ...
+@decoded_by(scalar)
+def try_lock(name: str) -> bool: ...
+@decoded_by(nothing)
+def unlock(name: str) -> None: ...
+@decoded_by(nothing)
+def prune_workers(*, keep_s: float) -> None: ...
 
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
     """Declare workers dead that still don't hold the locks with these keys."""
     why = "its session is gone"
     return statement("declare_dead", structs(Dead), workers=workers.keys(), keys=workers.values(), why=why)
-
-
-def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> Statement[list[Dead]]:
-    """Declare workers stale, and then dead, whose heartbeat is as old as their own settings say. `by` is as for
-    `expire`. `reconnected_s`: how long the server has been back, if it was away."""
-    why = "no heartbeat for %s s"
-    return statement("give_up_silent", structs(Dead), by=by, reconnected_s=reconnected_s, why=why)
-
-
-def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]:
-    """Workers that were declared dead within this time, by whichever reaper, and for which no command was run."""
-    return statement("untold_deaths", structs(Dead), within_s=within_s, batch=batch)
-
-
-def slowest(own_s: float) -> Statement[float]:
-    """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
-    return statement("slowest", scalar, own_s=own_s)
-
-
-def try_lock(name: str) -> Statement[bool]:
-    return statement("try_lock", scalar, name=name)
-
-
-def unlock(name: str) -> Statement[None]:
-    return statement("unlock", nothing, name=name)
-
-
-def prune_workers(*, keep_s: float) -> Statement[None]:
-    return statement("prune_workers", nothing, keep_s=keep_s)

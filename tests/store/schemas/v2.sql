@@ -514,16 +514,6 @@ end $$;
 
 -- The verdict: what becomes of a job whose attempt has ended.
 --
---     fingerprint what makes two jobs the same work
---     policy_of   the limits of one job, and how often its like has killed before
---     charge      why a job is quarantined for its crashes, in words
---     suspicion   why a job is a suspect, in words
---     charged     whether a lost attempt counts against the job
---     lost_so_far what is known of the losses of a job
---     loss_charge why a job is quarantined for its losses, in words
---     alone_s     how long a suspect has its worker to itself
---     verdict     decides from outcome, counters and policy; nothing else decides
---
 -- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
@@ -703,9 +693,6 @@ begin
 end $$;
 
 -- Results: the clients that wait for them, and how long they are kept.
---
---     tell_waiters  notifies the clients that wait for the end of a job
---     expiry        when a job of a task that ends now may be pruned
 
 create or replace function outlive.tell_waiters(ids uuid[], states text[]) returns void language plpgsql as $$
 -- Notify the clients that wait for one of these jobs, which have just reached these states. The caller has found
@@ -731,12 +718,6 @@ return (
   select outlive.now() + t.keep_finished_s * interval '1 second' from outlive.tasks t where t.name = task_name);
 
 -- What follows from the end of a job.
---
---     follow_up       called once, at the end of each statement that has ended jobs, with all of them
---     follow_through  the same, if the jobs that wait for them have been released already
---     call_on_failed  enqueues the jobs that are to follow a failure
---     try_callbacks   refuses jobs that could not be enqueued later
---     sees_all        whether a transaction sees what others have committed since it began
 
 create or replace function outlive.follow_up(
   ids uuid[], states text[], at_once boolean default false, among uuid[] default null) returns int
@@ -816,17 +797,6 @@ return current_setting('transaction_isolation') not in ('repeatable read', 'seri
 
 -- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
 --
---     open_batch          makes a batch, with its callbacks
---     add_to_batch        counts new jobs
---     close_batch         from now on the batch can be done
---     cancel_batch        cancels the jobs of a batch, all or some at a time
---     batches_of          the batches of some jobs
---     sizes_in_batches    how many of some jobs are in each batch
---     count_in_batches    counts jobs that have just ended, and jobs that were just made
---     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
---     forget_in_batches   keeps the number of jobs that are pruned
---     is_done, call_back  whether all jobs have ended; what follows from that
---
 -- While a batch is open, a transaction that adds jobs shares the row of the batch (for key share). It waits for
 -- no other that adds jobs, and for no end. close_batch waits for all of these transactions (for update), and then
 -- counts the jobs. From then on jobs that are added are counted under the lock of the row. Every end is counted
@@ -852,22 +822,19 @@ begin
     from unnest('{success,failure,done}'::text[], array[on_success, on_failure, on_done]) c(event, request)
     where c.request is not null
   loop
-    if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
-       or callback.request ->> 'links' is not null then
-      raise exception using errcode = 'OL003', message = format(
-        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key or '
-        'jobs to wait for', callback.event);
-    end if;
+    perform outlive.refuse_unless(
+      callback.request ->> 'task' is not null and callback.request ->> 'dedupe_key' is null
+        and callback.request ->> 'links' is null,
+      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key '
+        'or jobs to wait for', callback.event));
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (
       mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request
         else (callback.request::jsonb || jsonb_build_object('id', job))::json end)
     on conflict do nothing;
-    if not found then
-      raise exception using errcode = 'OL003', message = format(
-        'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
-        callback.event);
-    end if;
+    perform outlive.refuse_unless(found, format(
+      'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
+      callback.event));
   end loop;
   perform outlive.try_callbacks(array(select c.request::jsonb from outlive.callbacks c where c.batch = mine));
   return mine;
@@ -879,17 +846,13 @@ declare
   b outlive.batches;
 begin
   select t.* into b from outlive.batches t where t.id = add_to_batch.batch for key share;
-  if not found then
-    raise exception using errcode = 'OL003', message = format(
-      'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch);
-  end if;
+  perform outlive.refuse_unless(found, format(
+    'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch));
   if b.closed_at is not null then
     update outlive.batches t set jobs = t.jobs + made
     where t.id = add_to_batch.batch and t.done_at is null and t.cancelled_at is null;
-    if not found then
-      raise exception using errcode = 'OL003', message = format(
-        'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch);
-    end if;
+    perform outlive.refuse_unless(found, format(
+      'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch));
   end if;
 end $$;
 
@@ -923,19 +886,15 @@ declare
   b outlive.batches;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
-  if not found then
-    raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
-  end if;
+  perform outlive.refuse_unless(found, format('there is no batch %s', id));
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if b.opened_by <> pg_current_xact_id() and not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
-  end if;
+  perform outlive.refuse_unless(b.opened_by = pg_current_xact_id() or outlive.sees_all(),
+    format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id));
   update outlive.batches t set
     closed_at = outlive.now(),
     jobs = t.jobs + (select count(*) from outlive.jobs j where j.batch = b.id)
@@ -1051,18 +1010,6 @@ begin
 end $$;
 
 -- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
---
---     park_keyed     new jobs queue for a slot of their key
---     follow_keys    jobs have ended or go on: their slots are given back
---     requeue_keyed  jobs were moved: they give back their slots, and queue again if they are to run
---     queue_keyed    jobs queue for a slot, or wait until they may
---     pause_queue, resume_queue
---     requeue_queue  a queue was paused or resumed: its jobs give back their slots, or queue again
---     leave_turns    leaves keys for later
---     lock_keys      locks keys
---     admit          gives free slots to the jobs that queue
---     take_slot      a worker asks for a slot, to run a suspect
---     admit_due      admits the jobs whose time has come, and what others have left
 --
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
@@ -1372,13 +1319,6 @@ end $$;
 
 -- Completion: how the end of an attempt is written.
 --
---     end_attempts           writes the ends of a worker's attempts
---     settle                 writes the end of any attempt, as outlive.verdict decides
---     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
---     complete               the same inside the job's own transaction, by the attempt's secret
---     finish_unclaimed       the end of jobs that no worker runs
---     refuse_unreadable      refuses JSON that common parsers can't read
---
 -- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
 -- a caller that deletes nothing has lost the attempt and writes nothing. The lease is not asked for here: expire
 -- (losses.sql) deletes the rows of those that have run out.
@@ -1439,8 +1379,7 @@ create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
   output text default null, stack text default null, result json default null, killed boolean default false,
-  final boolean default false,
-  after_s double precision default null, memory json default null)
+  final boolean default false, after_s double precision default null, memory json default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
@@ -1537,12 +1476,8 @@ begin
   if not found then
     perform outlive.refuse_stale(token);
   end if;
-  perform outlive.settle(ended, 'succeeded',
-    result => complete_with_records.result,
-    peak_memory_bytes => complete_with_records.peak_memory_bytes,
-    cpu_s => complete_with_records.cpu_s,
-    output => complete_with_records.output,
-    memory => complete_with_records.memory);
+  perform outlive.settle(ended, 'succeeded', result => result, peak_memory_bytes => peak_memory_bytes,
+    cpu_s => cpu_s, output => output, memory => memory);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;
@@ -1588,12 +1523,6 @@ begin
 end $$;
 
 -- Losses: attempts whose worker died or whose lease expired.
---
---     end_lost           ends such attempts; the reaper says which
---     end_lost_together  the same, all of them or none
---     take_back          undoes the losses of a worker that was declared dead and is alive
---     take_back_losses   undoes these losses, each once
---     silent_workers     workers that have lost their session, for people who look before a reaper does
 
 create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
@@ -1627,6 +1556,7 @@ end $$;
 
 create or replace function outlive.end_lost_together(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
+-- The same, for all of them or none.
 with ended as (
   delete from outlive.running r where r.token = any(tokens)
   returning r as had, r.token, r.id, r.worker),
@@ -1769,10 +1699,6 @@ end $$;
 
 -- Claims: how jobs that wait begin.
 --
---     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
---     quarantine     quarantines a job instead of starting it
---     carried        the arguments, if a claim may carry them
---
 -- Suspects do not wait in lanes: the statement claim_suspect claims them.
 
 create or replace function outlive.claim_lanes(
@@ -1860,17 +1786,13 @@ return case when pg_column_size(args) > 2000 and octet_length(args::text) > 6553
 --     3. A call that is repeated finds the job or the key that it has made, and changes nothing.
 --     4. Two calls never deadlock: each takes its keys in their order, and locks the jobs that it may replace, by
 --        id, before the first key. If another job took a key after that, the call starts again (OL004).
---
---     dedupe     takes the keys of new jobs: locks the jobs to replace, then calls
---     take_keys  takes the keys one by one, and settles conflicts by on_conflict
---     replace    cancels a job whose key a new one takes over (take_along: dependencies.sql)
 
 create or replace function outlive.dedupe(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
--- Returns the jobs that can't have their keys, each with the job that holds it, and the jobs that were replaced,
--- each with the new one.
+-- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the jobs
+-- that were replaced, each with the new one.
 declare
   replaceable uuid[] := '{}';
 begin
@@ -1902,6 +1824,7 @@ create or replace function outlive.take_keys(
   ids uuid[], tasks text[], keys text[], on_conflicts text[], replaceable uuid[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
+-- Take the keys one by one, and settle conflicts by on_conflict.
 declare
   job record;
   holder uuid;
@@ -2344,10 +2267,6 @@ end $$;
 
 -- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
 --
---     held_state  the state of a job that is held
---     state_of    the state of a job, from where its row is
---     finished    the last attempts of finished jobs
---
 -- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
@@ -2473,10 +2392,8 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
-  if not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      'jobs can be retried only in a transaction with the isolation level READ COMMITTED';
-  end if;
+  perform outlive.refuse_unless(outlive.sees_all(),
+    'jobs can be retried only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
@@ -2590,10 +2507,8 @@ declare
   mine uuid[];
   gone bigint;
 begin
-  if not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      'jobs can be pruned only in a transaction with the isolation level READ COMMITTED';
-  end if;
+  perform outlive.refuse_unless(outlive.sees_all(),
+    'jobs can be pruned only in a transaction with the isolation level READ COMMITTED');
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
     select f.job_id from outlive.finished() f where f.job_id = any(mine)
@@ -2615,9 +2530,6 @@ begin
 end $$;
 
 -- The audit: who did what to jobs, queues, sources, schedules, batches and workers.
---
---     write_audit  an entry
---     act          an operator's verb on jobs, and its entry
 
 create or replace function outlive.write_audit(entry uuid, who text, action text, what jsonb, jobs bigint)
 returns void language sql
@@ -3132,12 +3044,6 @@ end $$;
 
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
 -- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
---
---     heed_ends         jobs had ended before: releases or cancels some of the jobs that wait for them
---     find_ended        which of some jobs have ended
---     check_late_ends   finds jobs that have ended while others were enqueued to wait for them
---     follow_late_ends  follows up the ends that concern many jobs, or whose transaction did not see all
---     note_trouble      what another transaction has locked is left for the next time
 
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
@@ -3380,14 +3286,6 @@ begin
 end $$;
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
---
---     know_sources    gives sources a row
---     set_limits      writes what apps declare
---     admits          how many may begin now, by bucket, concurrency and breaker
---     spend           takes tokens out of the bucket
---     claim_sourced   claims jobs of sources, as many as these admit
---     ask_source      one request of a job that runs
---     count_outcomes  how requests went; opens and closes the breaker
 --
 -- The caller of admits and spend has locked the source's row.
 
@@ -3657,16 +3555,6 @@ end $$;
 
 -- Schedules: how apps declare them, how they fire, and what operators do with them.
 --
---     schedule_changed   trigger: a schedule with other times computes its next firing again
---     changes            what operators have changed in a schedule
---     declared_by_living whether a living worker of any app declares a schedule
---     declare_schedules  what an app declares, merged with what operators have changed
---     check_schedules    withdraws schedules that no living worker declares, and puts others back in force
---     tick_hash, tick_id the same firing always has the same id and jitter
---     fire               makes the jobs of ticks that are due
---     the_schedule       the row that a verb is about
---     pause_schedule, resume_schedule, run_schedule, reset_schedule, remove_schedule
---
 -- SQLSTATEs: OL003 there is no such schedule, or the verb makes no sense for it.
 
 create or replace function outlive.schedule_changed() returns trigger language plpgsql as $$
@@ -3769,6 +3657,7 @@ begin
 end $$;
 
 create or replace function outlive.tick_hash(schedule text, tick timestamptz) returns bytea language sql stable
+-- The same firing always has the same id and jitter.
 return sha256(convert_to(schedule || ' ' || extract(epoch from tick), 'UTF8'));
 
 create or replace function outlive.tick_id(schedule text, tick timestamptz) returns uuid language sql stable
@@ -3839,10 +3728,8 @@ declare
   s outlive.schedules;
 begin
   select t.* into s from outlive.schedules t where t.name = name for update;
-  if not found then
-    raise exception using errcode = 'OL003', message =
-      format('there is no schedule %s: `outlive schedules` lists the schedules', name);
-  end if;
+  perform outlive.refuse_unless(
+    found, format('there is no schedule %s: `outlive schedules` lists the schedules', name));
   return s;
 end $$;
 
@@ -3880,10 +3767,8 @@ create or replace function outlive.reset_schedule(name text) returns void langua
 declare
   s outlive.schedules := outlive.the_schedule(name);
 begin
-  if s.declared is null then
-    raise exception using errcode = 'OL003', message =
-      format('no app has declared the schedule %s: change it with `outlive schedules set`, or remove it', name);
-  end if;
+  perform outlive.refuse_unless(s.declared is not null, format(
+    'no app has declared the schedule %s: change it with `outlive schedules set`, or remove it', name));
   update outlive.schedules t set
     (task, args, queue, priority, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at) =
     (d.task, d.args, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap, d.jitter_s,
@@ -4019,8 +3904,6 @@ begin atomic
 end;
 
 -- The output of attempts, while they run and afterwards.
---
---     watch  what one attempt of a job has said
 
 create or replace function outlive.watch(
   job uuid, number int default null, after bigint default 0,
@@ -4112,15 +3995,8 @@ begin
 end $$;
 
 create or replace function outlive.register(
-  name text,
-  tasks text[],
-  queues text[] default null,
-  slots int default 1,
-  hostname text default null,
-  pid int default 0,
-  version text default 'sql',
-  worker uuid default null,
-  formerly uuid default null,
+  name text, tasks text[], queues text[] default null, slots int default 1, hostname text default null,
+  pid int default 0, version text default 'sql', worker uuid default null, formerly uuid default null,
   liveness boolean default true)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp set synchronous_commit = on as $$
@@ -4397,18 +4273,9 @@ begin
 end $$;
 
 create or replace function outlive.fail(
-  worker uuid,
-  token bigint,
-  error text default null,
-  retry boolean default true,
-  after interval default null,
-  outcome text default 'failed',
-  exit_code int default null,
-  signal text default null,
-  output text default null,
-  stack text default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null)
+  worker uuid, token bigint, error text default null, retry boolean default true, after interval default null,
+  outcome text default 'failed', exit_code int default null, signal text default null, output text default null,
+  stack text default null, peak_memory_bytes bigint default null, cpu_s double precision default null)
 returns text language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 -- running -> retryable, pending, failed, quarantined, cancelled, as the limits of the job decide. Returns the new
 -- state. The outcome is failed, timed_out, crashed or out_of_memory (the job's process died; a signal says that it

@@ -49,32 +49,20 @@ grant execute on function outlive.open_batch(text, json, json, json, uuid), outl
   to outlive_enqueue;
 
 grant select on
-  outlive.job_states,
-  outlive.recent_jobs,
-  outlive.stuck_jobs,
-  outlive.killers,
-  outlive.worker_states,
-  outlive.queue_states,
-  outlive.source_health,
-  outlive.schedule_states,
-  outlive.batch_states,
-  outlive.audit,
+  outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.killers, outlive.worker_states,
+  outlive.queue_states, outlive.source_health, outlive.schedule_states, outlive.batch_states, outlive.audit,
   outlive.metrics
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.count_lanes(int), outlive.count_jobs(), outlive.count_finished(int), outlive.end_rates(),
-  outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
-  outlive.silent_workers()
+  outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint), outlive.silent_workers()
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;
 
 grant execute on function
   outlive.register(text, text[], text[], int, text, int, text, uuid, uuid, boolean),
-  outlive.claim(uuid, int, interval),
-  outlive.renew(uuid, bigint[], interval, boolean),
-  outlive.inputs_of(uuid, bigint),
-  outlive.succeed(uuid, bigint, json, json, json, text),
-  outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision),
-  outlive.goodbye(uuid)
+  outlive.claim(uuid, int, interval), outlive.renew(uuid, bigint[], interval, boolean),
+  outlive.inputs_of(uuid, bigint), outlive.succeed(uuid, bigint, json, json, json, text),
+  outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision), outlive.goodbye(uuid)
   to outlive_protocol;

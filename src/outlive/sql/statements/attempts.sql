@@ -1,5 +1,6 @@
 -- Statements that claim, keep, end and read attempts. What a worker writes is fenced by token and worker. The
 -- reaper (expire, reap) locks the rows first.
+-- call: inputs(:token::bigint, :first::int, :skip::int)
 
 -- name: end_and_claim
 -- Ends attempts, and claims jobs from the lanes. The first column of each row has the tokens of the attempts that
@@ -16,19 +17,10 @@ from outlive.end_attempts(
 
 -- name: complete_with_records
 -- running -> succeeded, with the job's records and the jobs that it spawns. An error: the worker has lost the
--- attempt, or another transaction holds a dedupe key or the key of a record for longer than 100 ms; other ends
--- wait for this connection.
+-- attempt, or waited 100 ms for a dedupe key or the key of a record; other ends wait for this connection.
 select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
-  :token::bigint,
-  :worker::uuid,
-  :result::json,
-  :records::json,
-  :spawns::json,
-  :peak_memory_bytes::bigint,
-  :cpu_s::double precision,
-  :output::text,
-  :memory::json,
-  true);
+  :token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json, :peak_memory_bytes::bigint,
+  :cpu_s::double precision, :output::text, :memory::json, true);
 
 -- name: add_evidence
 -- Add what the worker measured to an attempt that succeeded in its own transaction. Zero rows: it did not.
@@ -133,11 +125,6 @@ select r.token from outlive.running r where r.worker = :worker::uuid order by r.
 -- One part of the arguments of a running job, if a claim does not carry them. Zero rows: the attempt has ended.
 select substring(convert_to(j.args::text, 'UTF8') from :part::int * :part_bytes::int + 1 for :part_bytes::int)
 from outlive.running r join outlive.jobs j on j.id = r.id where r.token = :token::bigint;
-
--- name: inputs
--- Some results of the jobs that a running job has waited for, each with its size: from the one at :first on,
--- without its first :skip bytes. Zero rows: there are no more. An error: the attempt has ended.
-select size, part from outlive.inputs(:token::bigint, :first::int, :skip::int);
 
 -- name: cancels
 -- This worker's attempts that an operator wants stopped.

@@ -1,13 +1,6 @@
 -- Statements about what operators do.
-
--- name: act
--- An operator's verb on some jobs, written to the audit in the same transaction. No row for a job: no such job.
-select id, state, changed, note
-from outlive.act(:verb::text, :ids::uuid[], :who::text, :what::jsonb, :entry::uuid);
-
--- name: write_audit
--- An operator has done something. An entry that exists counts more jobs.
-select outlive.write_audit(:entry::uuid, :who::text, :action::text, :what::jsonb, :jobs::bigint);
+-- call: act(:verb::text, :ids::uuid[], :who::text, :what::jsonb, :entry::uuid)
+-- call: write_audit(:entry::uuid, :who::text, :action::text, :what::jsonb, :jobs::bigint)
 
 -- name: list_audit
 -- What operators have done, the newest first, up to an entry; null stands for the newest.

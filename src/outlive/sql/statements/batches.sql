@@ -1,16 +1,7 @@
 -- Statements about batches: how they are opened, closed and cancelled, and what people read of them.
-
--- name: open_batch
--- (none) -> open. Repeating it with the same id changes nothing. BadArguments: a callback could not be enqueued.
-select outlive.open_batch(:name::text, :on_success::json, :on_failure::json, :on_done::json, :id::uuid);
-
--- name: close_batch
--- open -> closed, and done if all its jobs have ended. BadArguments: there is no such batch.
-select outlive.close_batch(:id::uuid, :cancelling::boolean);
-
--- name: cancel_batch
--- Cancel the unfinished among the next jobs of a batch. Returns the last of them; null: that was all.
-select outlive.cancel_batch(:id::uuid, :past::uuid, :most::int);
+-- call: open_batch(:name::text, :on_success::json, :on_failure::json, :on_done::json, :id::uuid)
+-- call: close_batch(:id::uuid, :cancelling::boolean)
+-- call: cancel_batch(:id::uuid, :past::uuid, :most::int)
 
 -- name: batch_counts
 -- How far a batch is. Zero rows: there is no such batch.

@@ -1,5 +1,11 @@
 -- Statements of clients and operators. The verbs are functions of the schema, because they take several
 -- statements.
+-- call: cancel(:ids::uuid[])
+-- call: retry(:ids::uuid[])
+-- call: release(:ids::uuid[])
+-- call: block(:ids::uuid[], :reason::text)
+-- call: pause_queue(:name::text)
+-- call: resume_queue(:name::text)
 
 -- name: enqueue
 -- (none) -> pending. A row is a job that was not made, with the unfinished job that holds its dedupe key.
@@ -20,22 +26,6 @@ select outlive.enqueue(
 -- No row, and no column: to read the id of a job takes as long as to pack its arguments.
 select where outlive.enqueue_plain(
   :task::text, :args::json, :queue::text, :source::text, :priority::int, :id::uuid) is null;
-
--- name: cancel
--- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. No row: no such job.
-select id, state, changed, note from outlive.cancel(:ids::uuid[]);
-
--- name: retry
--- failed, cancelled, retryable -> pending. No row: no such job.
-select id, state, changed, note from outlive.retry(:ids::uuid[]);
-
--- name: release
--- quarantined, blocked, suspect -> pending, retryable. No row: no such job.
-select id, state, changed, note from outlive.release(:ids::uuid[]);
-
--- name: block
--- pending, retryable -> blocked. No row: no such job.
-select id, state, changed, note from outlive.block(:ids::uuid[], :reason::text);
 
 -- name: prune_jobs
 -- succeeded, failed, cancelled, quarantined -> (none), by hand. Other jobs are left alone.
@@ -65,11 +55,3 @@ select outlive.prune(array(select s.job_id from seen s where s.old)), (select co
   l.job_id
 from (select) one left join (
   select s.ended_at, s.job_id from seen s order by s.ended_at desc, s.job_id desc limit 1) l on true;
-
--- name: pause_queue
--- The queue's jobs are not claimed any more, and hold no slot of a concurrency key. Running jobs go on.
-select outlive.pause_queue(:name::text);
-
--- name: resume_queue
--- The queue's jobs are claimed again. Zero rows: it was not paused.
-select resumed from outlive.resume_queue(:name::text) resumed where resumed;

@@ -1,9 +1,5 @@
 -- Statements about the output of attempts.
-
--- name: watch
--- What an attempt has said and used, while it runs or afterwards. Zero rows: there is no such job.
-select w.state, w.attempt, w.live, w.output, w.memory, w.asked
-from outlive.watch(:id::uuid, :attempt::int, :after::bigint) w;
+-- call: watch(:id::uuid, :attempt::int, :after::bigint)
 
 -- name: watched
 -- The attempts of this worker that are followed, and whether the database has any of their output.

@@ -1,14 +1,13 @@
 -- Statements about schedules: what apps declare, which are due, how they fire, and what operators change.
-
--- name: declare_schedules
--- Write what this worker's app declares, and withdraw what it declares no more. A row is a schedule that was
--- withdrawn, taken over from another app, or refused because it is an operator's.
-select schedule, outcome from outlive.declare_schedules(:schedules::json, :app::text);
-
--- name: check_schedules
--- Withdraw the schedules that no living worker declares any more, and put back those that one declares again. A
--- row is a schedule that was changed.
-select schedule, app, withdrawn from outlive.check_schedules();
+-- call: declare_schedules(:schedules::json, :app::text)
+-- call: check_schedules()
+-- call: fire(:schedule::text, :seen_next::timestamptz, :seen_changed::timestamptz, :ticks::timestamptz[],
+--   :following::timestamptz)
+-- call: pause_schedule(:name::text)
+-- call: resume_schedule(:name::text)
+-- call: run_schedule(:name::text)
+-- call: reset_schedule(:name::text)
+-- call: remove_schedule(:name::text)
 
 -- name: orphaned_schedules
 -- What this worker declares and another app has taken over, of which no living worker declares it any more. Of the
@@ -35,12 +34,6 @@ from (select outlive.now() as now) c
   left join outlive.schedules s
     on s.paused_at is null and s.withdrawn_at is null and (s.next_at is null or s.next_at <= c.now)
 order by s.trouble is not null, s.next_at limit :limit::int;
-
--- name: fire
--- (none) -> pending, one job for each tick of a schedule. Zero rows: another worker fires it, or an operator has
--- changed it.
-select jobs, busy from outlive.fire(:schedule::text, :seen_next::timestamptz, :seen_changed::timestamptz,
-  :ticks::timestamptz[], :following::timestamptz);
 
 -- name: note_trouble
 -- Say why a schedule can't fire. Its next firing clears this. Zero rows: it was changed meanwhile, another worker
@@ -85,23 +78,3 @@ update outlive.schedules s set
   withdrawn_at = case when not c.owned then s.withdrawn_at end
 from changed c where s.name = c.name
 returning s.name;
-
--- name: pause_schedule
--- It fires no more until it is resumed. BadArguments: there is no such schedule.
-select outlive.pause_schedule(:name::text);
-
--- name: resume_schedule
--- It fires again, and what it missed follows its choice. BadArguments: there is no such schedule.
-select outlive.resume_schedule(:name::text);
-
--- name: run_schedule
--- (none) -> pending: a job now, beside its firings. BadArguments: there is no such schedule.
-select outlive.run_schedule(:name::text);
-
--- name: reset_schedule
--- The declaration of the app applies again. BadArguments: there is no such schedule, or no app has declared it.
-select outlive.reset_schedule(:name::text);
-
--- name: remove_schedule
--- Delete a schedule. BadArguments: there is no such schedule.
-select outlive.remove_schedule(:name::text);

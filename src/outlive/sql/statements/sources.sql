@@ -1,4 +1,9 @@
 -- Statements about sources: what is declared, what may be called now, and how calls went.
+-- call: claim_sourced(:worker::uuid, :queues::text[], :sources::text[], :tasks::text[],
+--   :priorities::smallint[], :limit::int, :lease_s::double precision)
+-- call: ask_source(:source::text, :token::bigint)
+-- call: count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[],
+--   :patient::boolean)
 
 -- name: register_sources
 -- Write what this worker's app declares. A row is a source that another transaction has locked: it keeps its old
@@ -18,25 +23,6 @@ select outlive.set_limits(json_agg(l)) from (
     d.breaker_pause_s
   from outlive.sources s join outlive.tasks t on t.name = s.like_task join outlive.sources d on d.name = t.source
   where t.name = any(:tasks::text[])) l;
-
--- name: claim_sourced
--- pending, retryable -> running, for jobs of sources that admit them. A row without an id names a source that
--- admits none now, and when to ask again.
-select token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options,
-  wait_s
-from outlive.claim_sourced(
-  :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[], :limit::int,
-  :lease_s::double precision);
-
--- name: ask_source
--- A token for one request, or when to ask again.
-select granted, wait_s, open, slot from outlive.ask_source(:source::text, :token::bigint);
-
--- name: count_outcomes
--- Count how calls went, and give back their slots. Unless it is patient, it returns the numbers, from 1, of the
--- outcomes that are not counted because another transaction has locked their source.
-select outlive.count_outcomes(
-  :sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[], :patient::boolean);
 
 -- name: breakers
 -- Breakers that opened or closed since the last alert. Only one caller gets each change. A caller that has no

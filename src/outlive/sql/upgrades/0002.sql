@@ -37,29 +37,15 @@ alter table outlive.jobs add column after uuid[], add column batch uuid,
 alter table outlive.held add column unmet int, drop constraint held_why_check,
   add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key'));
 
--- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
+-- Functions whose parameters or results are others now, or that have another name.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
-
--- The new one returns the outcomes that it could not count.
 drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);
-
--- know_sources does its work.
 drop function outlive.know_source(text);
-
--- The new one is told whether the attempt was killed.
 drop function outlive.settle(outlive.running, text, text, int, text, bigint, double precision, text, text, json,
   boolean, double precision);
-
--- The new one cancels several jobs, and is told why.
 drop function outlive.finish_unclaimed(uuid, int, smallint, smallint, smallint);
-
--- The new one returns the jobs that it has cancelled.
 drop function outlive.replace(uuid);
-
--- It is `quarantine` now.
 drop function outlive.caught(outlive.waiting);
-
--- The new ones take the links of jobs.
 drop function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid, int,
   boolean);
 drop function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],

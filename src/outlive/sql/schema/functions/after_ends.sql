@@ -1,10 +1,4 @@
 -- What follows from the end of a job.
---
---     follow_up       called once, at the end of each statement that has ended jobs, with all of them
---     follow_through  the same, if the jobs that wait for them have been released already
---     call_on_failed  enqueues the jobs that are to follow a failure
---     try_callbacks   refuses jobs that could not be enqueued later
---     sees_all        whether a transaction sees what others have committed since it began
 
 create or replace function outlive.follow_up(
   ids uuid[], states text[], at_once boolean default false, among uuid[] default null) returns int

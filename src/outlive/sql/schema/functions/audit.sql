@@ -1,7 +1,4 @@
 -- The audit: who did what to jobs, queues, sources, schedules, batches and workers.
---
---     write_audit  an entry
---     act          an operator's verb on jobs, and its entry
 
 create or replace function outlive.write_audit(entry uuid, who text, action text, what jsonb, jobs bigint)
 returns void language sql

@@ -1,16 +1,5 @@
 -- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
 --
---     open_batch          makes a batch, with its callbacks
---     add_to_batch        counts new jobs
---     close_batch         from now on the batch can be done
---     cancel_batch        cancels the jobs of a batch, all or some at a time
---     batches_of          the batches of some jobs
---     sizes_in_batches    how many of some jobs are in each batch
---     count_in_batches    counts jobs that have just ended, and jobs that were just made
---     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
---     forget_in_batches   keeps the number of jobs that are pruned
---     is_done, call_back  whether all jobs have ended; what follows from that
---
 -- While a batch is open, a transaction that adds jobs shares the row of the batch (for key share). It waits for
 -- no other that adds jobs, and for no end. close_batch waits for all of these transactions (for update), and then
 -- counts the jobs. From then on jobs that are added are counted under the lock of the row. Every end is counted
@@ -36,22 +25,19 @@ begin
     from unnest('{success,failure,done}'::text[], array[on_success, on_failure, on_done]) c(event, request)
     where c.request is not null
   loop
-    if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
-       or callback.request ->> 'links' is not null then
-      raise exception using errcode = 'OL003', message = format(
-        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key or '
-        'jobs to wait for', callback.event);
-    end if;
+    perform outlive.refuse_unless(
+      callback.request ->> 'task' is not null and callback.request ->> 'dedupe_key' is null
+        and callback.request ->> 'links' is null,
+      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key '
+        'or jobs to wait for', callback.event));
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (
       mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request
         else (callback.request::jsonb || jsonb_build_object('id', job))::json end)
     on conflict do nothing;
-    if not found then
-      raise exception using errcode = 'OL003', message = format(
-        'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
-        callback.event);
-    end if;
+    perform outlive.refuse_unless(found, format(
+      'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
+      callback.event));
   end loop;
   perform outlive.try_callbacks(array(select c.request::jsonb from outlive.callbacks c where c.batch = mine));
   return mine;
@@ -63,17 +49,13 @@ declare
   b outlive.batches;
 begin
   select t.* into b from outlive.batches t where t.id = add_to_batch.batch for key share;
-  if not found then
-    raise exception using errcode = 'OL003', message = format(
-      'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch);
-  end if;
+  perform outlive.refuse_unless(found, format(
+    'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch));
   if b.closed_at is not null then
     update outlive.batches t set jobs = t.jobs + made
     where t.id = add_to_batch.batch and t.done_at is null and t.cancelled_at is null;
-    if not found then
-      raise exception using errcode = 'OL003', message = format(
-        'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch);
-    end if;
+    perform outlive.refuse_unless(found, format(
+      'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch));
   end if;
 end $$;
 
@@ -107,19 +89,15 @@ declare
   b outlive.batches;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
-  if not found then
-    raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
-  end if;
+  perform outlive.refuse_unless(found, format('there is no batch %s', id));
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if b.opened_by <> pg_current_xact_id() and not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
-  end if;
+  perform outlive.refuse_unless(b.opened_by = pg_current_xact_id() or outlive.sees_all(),
+    format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id));
   update outlive.batches t set
     closed_at = outlive.now(),
     jobs = t.jobs + (select count(*) from outlive.jobs j where j.batch = b.id)

@@ -1,9 +1,5 @@
 -- Claims: how jobs that wait begin.
 --
---     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
---     quarantine     quarantines a job instead of starting it
---     carried        the arguments, if a claim may carry them
---
 -- Suspects do not wait in lanes: the statement claim_suspect claims them.
 
 create or replace function outlive.claim_lanes(

@@ -1,12 +1,5 @@
 -- Completion: how the end of an attempt is written.
 --
---     end_attempts           writes the ends of a worker's attempts
---     settle                 writes the end of any attempt, as outlive.verdict decides
---     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
---     complete               the same inside the job's own transaction, by the attempt's secret
---     finish_unclaimed       the end of jobs that no worker runs
---     refuse_unreadable      refuses JSON that common parsers can't read
---
 -- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
 -- a caller that deletes nothing has lost the attempt and writes nothing. The lease is not asked for here: expire
 -- (losses.sql) deletes the rows of those that have run out.
@@ -67,8 +60,7 @@ create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
   output text default null, stack text default null, result json default null, killed boolean default false,
-  final boolean default false,
-  after_s double precision default null, memory json default null)
+  final boolean default false, after_s double precision default null, memory json default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
@@ -165,12 +157,8 @@ begin
   if not found then
     perform outlive.refuse_stale(token);
   end if;
-  perform outlive.settle(ended, 'succeeded',
-    result => complete_with_records.result,
-    peak_memory_bytes => complete_with_records.peak_memory_bytes,
-    cpu_s => complete_with_records.cpu_s,
-    output => complete_with_records.output,
-    memory => complete_with_records.memory);
+  perform outlive.settle(ended, 'succeeded', result => result, peak_memory_bytes => peak_memory_bytes,
+    cpu_s => cpu_s, output => output, memory => memory);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;

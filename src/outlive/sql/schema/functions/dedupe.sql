@@ -7,17 +7,13 @@
 --     3. A call that is repeated finds the job or the key that it has made, and changes nothing.
 --     4. Two calls never deadlock: each takes its keys in their order, and locks the jobs that it may replace, by
 --        id, before the first key. If another job took a key after that, the call starts again (OL004).
---
---     dedupe     takes the keys of new jobs: locks the jobs to replace, then calls
---     take_keys  takes the keys one by one, and settles conflicts by on_conflict
---     replace    cancels a job whose key a new one takes over (take_along: dependencies.sql)
 
 create or replace function outlive.dedupe(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
--- Returns the jobs that can't have their keys, each with the job that holds it, and the jobs that were replaced,
--- each with the new one.
+-- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the jobs
+-- that were replaced, each with the new one.
 declare
   replaceable uuid[] := '{}';
 begin
@@ -49,6 +45,7 @@ create or replace function outlive.take_keys(
   ids uuid[], tasks text[], keys text[], on_conflicts text[], replaceable uuid[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
+-- Take the keys one by one, and settle conflicts by on_conflict.
 declare
   job record;
   holder uuid;

@@ -1,11 +1,5 @@
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
 -- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
---
---     heed_ends         jobs had ended before: releases or cancels some of the jobs that wait for them
---     find_ended        which of some jobs have ended
---     check_late_ends   finds jobs that have ended while others were enqueued to wait for them
---     follow_late_ends  follows up the ends that concern many jobs, or whose transaction did not see all
---     note_trouble      what another transaction has locked is left for the next time
 
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$

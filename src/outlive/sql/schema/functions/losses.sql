@@ -1,10 +1,4 @@
 -- Losses: attempts whose worker died or whose lease expired.
---
---     end_lost           ends such attempts; the reaper says which
---     end_lost_together  the same, all of them or none
---     take_back          undoes the losses of a worker that was declared dead and is alive
---     take_back_losses   undoes these losses, each once
---     silent_workers     workers that have lost their session, for people who look before a reaper does
 
 create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
@@ -38,6 +32,7 @@ end $$;
 
 create or replace function outlive.end_lost_together(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
+-- The same, for all of them or none.
 with ended as (
   delete from outlive.running r where r.token = any(tokens)
   returning r as had, r.token, r.id, r.worker),

@@ -1,9 +1,5 @@
 -- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
 --
---     held_state  the state of a job that is held
---     state_of    the state of a job, from where its row is
---     finished    the last attempts of finished jobs
---
 -- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
@@ -129,10 +125,8 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
-  if not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      'jobs can be retried only in a transaction with the isolation level READ COMMITTED';
-  end if;
+  perform outlive.refuse_unless(outlive.sees_all(),
+    'jobs can be retried only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
@@ -246,10 +240,8 @@ declare
   mine uuid[];
   gone bigint;
 begin
-  if not outlive.sees_all() then
-    raise exception using errcode = 'OL003', message =
-      'jobs can be pruned only in a transaction with the isolation level READ COMMITTED';
-  end if;
+  perform outlive.refuse_unless(outlive.sees_all(),
+    'jobs can be pruned only in a transaction with the isolation level READ COMMITTED');
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
     select f.job_id from outlive.finished() f where f.job_id = any(mine)

@@ -1,6 +1,4 @@
 -- The output of attempts, while they run and afterwards.
---
---     watch  what one attempt of a job has said
 
 create or replace function outlive.watch(
   job uuid, number int default null, after bigint default 0,

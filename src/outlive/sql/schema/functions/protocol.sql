@@ -45,15 +45,8 @@ begin
 end $$;
 
 create or replace function outlive.register(
-  name text,
-  tasks text[],
-  queues text[] default null,
-  slots int default 1,
-  hostname text default null,
-  pid int default 0,
-  version text default 'sql',
-  worker uuid default null,
-  formerly uuid default null,
+  name text, tasks text[], queues text[] default null, slots int default 1, hostname text default null,
+  pid int default 0, version text default 'sql', worker uuid default null, formerly uuid default null,
   liveness boolean default true)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp set synchronous_commit = on as $$
@@ -330,18 +323,9 @@ begin
 end $$;
 
 create or replace function outlive.fail(
-  worker uuid,
-  token bigint,
-  error text default null,
-  retry boolean default true,
-  after interval default null,
-  outcome text default 'failed',
-  exit_code int default null,
-  signal text default null,
-  output text default null,
-  stack text default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null)
+  worker uuid, token bigint, error text default null, retry boolean default true, after interval default null,
+  outcome text default 'failed', exit_code int default null, signal text default null, output text default null,
+  stack text default null, peak_memory_bytes bigint default null, cpu_s double precision default null)
 returns text language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 -- running -> retryable, pending, failed, quarantined, cancelled, as the limits of the job decide. Returns the new
 -- state. The outcome is failed, timed_out, crashed or out_of_memory (the job's process died; a signal says that it

@@ -1,7 +1,4 @@
 -- Results: the clients that wait for them, and how long they are kept.
---
---     tell_waiters  notifies the clients that wait for the end of a job
---     expiry        when a job of a task that ends now may be pruned
 
 create or replace function outlive.tell_waiters(ids uuid[], states text[]) returns void language plpgsql as $$
 -- Notify the clients that wait for one of these jobs, which have just reached these states. The caller has found

@@ -1,15 +1,5 @@
 -- Schedules: how apps declare them, how they fire, and what operators do with them.
 --
---     schedule_changed   trigger: a schedule with other times computes its next firing again
---     changes            what operators have changed in a schedule
---     declared_by_living whether a living worker of any app declares a schedule
---     declare_schedules  what an app declares, merged with what operators have changed
---     check_schedules    withdraws schedules that no living worker declares, and puts others back in force
---     tick_hash, tick_id the same firing always has the same id and jitter
---     fire               makes the jobs of ticks that are due
---     the_schedule       the row that a verb is about
---     pause_schedule, resume_schedule, run_schedule, reset_schedule, remove_schedule
---
 -- SQLSTATEs: OL003 there is no such schedule, or the verb makes no sense for it.
 
 create or replace function outlive.schedule_changed() returns trigger language plpgsql as $$
@@ -112,6 +102,7 @@ begin
 end $$;
 
 create or replace function outlive.tick_hash(schedule text, tick timestamptz) returns bytea language sql stable
+-- The same firing always has the same id and jitter.
 return sha256(convert_to(schedule || ' ' || extract(epoch from tick), 'UTF8'));
 
 create or replace function outlive.tick_id(schedule text, tick timestamptz) returns uuid language sql stable
@@ -182,10 +173,8 @@ declare
   s outlive.schedules;
 begin
   select t.* into s from outlive.schedules t where t.name = name for update;
-  if not found then
-    raise exception using errcode = 'OL003', message =
-      format('there is no schedule %s: `outlive schedules` lists the schedules', name);
-  end if;
+  perform outlive.refuse_unless(
+    found, format('there is no schedule %s: `outlive schedules` lists the schedules', name));
   return s;
 end $$;
 
@@ -223,10 +212,8 @@ create or replace function outlive.reset_schedule(name text) returns void langua
 declare
   s outlive.schedules := outlive.the_schedule(name);
 begin
-  if s.declared is null then
-    raise exception using errcode = 'OL003', message =
-      format('no app has declared the schedule %s: change it with `outlive schedules set`, or remove it', name);
-  end if;
+  perform outlive.refuse_unless(s.declared is not null, format(
+    'no app has declared the schedule %s: change it with `outlive schedules set`, or remove it', name));
   update outlive.schedules t set
     (task, args, queue, priority, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at) =
     (d.task, d.args, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap, d.jitter_s,

@@ -1,13 +1,5 @@
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
---     know_sources    gives sources a row
---     set_limits      writes what apps declare
---     admits          how many may begin now, by bucket, concurrency and breaker
---     spend           takes tokens out of the bucket
---     claim_sourced   claims jobs of sources, as many as these admit
---     ask_source      one request of a job that runs
---     count_outcomes  how requests went; opens and closes the breaker
---
 -- The caller of admits and spend has locked the source's row.
 
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$

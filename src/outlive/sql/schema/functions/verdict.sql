@@ -1,15 +1,5 @@
 -- The verdict: what becomes of a job whose attempt has ended.
 --
---     fingerprint what makes two jobs the same work
---     policy_of   the limits of one job, and how often its like has killed before
---     charge      why a job is quarantined for its crashes, in words
---     suspicion   why a job is a suspect, in words
---     charged     whether a lost attempt counts against the job
---     lost_so_far what is known of the losses of a job
---     loss_charge why a job is quarantined for its losses, in words
---     alone_s     how long a suspect has its worker to itself
---     verdict     decides from outcome, counters and policy; nothing else decides
---
 -- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable

@@ -1,10 +1,10 @@
--- Statements about limits by key.
-
--- name: admit_due
--- pending, retryable -> pending, retryable: the jobs whose time has come queue for a slot of their key, and what
--- others have left is admitted as far as slots are free. Returns how many jobs and keys that
--- concerns. If it is less than :batch, no more is due.
-select outlive.admit_due(:batch::int);
+-- What transactions have left for later, for worker/fleet/leftovers.py: slots of keys (functions/keys.sql), and jobs
+-- that wait for others (functions/late_releases.sql). What is released at once is released by outlive.follow_up, in
+-- the statement of the end. The reaper runs requeue_missed.
+-- call: admit_due(:batch::int)
+-- call: check_late_ends(:batch::int)
+-- call: follow_late_ends(:batch::int)
+-- call: cancel_expired(:batch::int)
 
 -- name: requeue_missed
 -- pending, retryable -> pending, retryable: jobs with a key that another transaction moved just as their queue was
