@@ -156,8 +156,7 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
 async def _reap_until_stopped(config: Config, reaper: Reaper, leftovers: Leftovers) -> None:
     from outlive.worker.limits import running_time
     from outlive.worker.loops import RETRY_SOON_S, forever
-    from outlive.worker.reporting.monitoring import monitored
-    from outlive.worker.reporting.systemd import Systemd
+    from outlive.worker.reporting.monitoring import Systemd, monitored
     from outlive.worker.reporting.vitals import ReaperVitals
     from outlive.worker.session import Session
 

@@ -24,9 +24,8 @@ from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.ending import slow_ends
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
-from outlive.worker.fleet.heartbeat import Heartbeat
 from outlive.worker.fleet.leftovers import Leftovers
-from outlive.worker.fleet.liveness import Liveness
+from outlive.worker.fleet.liveness import Heartbeat, Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules

@@ -28,8 +28,7 @@ from outlive.worker.fleet.registration import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
-from outlive.worker.reporting.monitoring import monitored
-from outlive.worker.reporting.systemd import VARIABLES, Systemd
+from outlive.worker.reporting.monitoring import VARIABLES, Systemd, monitored
 from outlive.worker.reporting.vitals import WorkerVitals
 from outlive.worker.services import Services
 from outlive.worker.signals import Signals

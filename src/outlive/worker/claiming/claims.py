@@ -20,9 +20,8 @@ from outlive.model import Claimed
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.claiming.end_and_claim import EndAndClaim
-from outlive.worker.claiming.lane_finder import LaneFinder
+from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
 from outlive.worker.claiming.offers import NOTHING, Offer, offered
-from outlive.worker.claiming.sleep import Sleep
 from outlive.worker.claiming.sources import SourcedClaim, SourceOutcomes
 from outlive.worker.claiming.suspects import SuspectClaim
 from outlive.worker.ending.outbox import Outbox
