@@ -1,6 +1,6 @@
--- What transactions have left for later, for worker/fleet/leftovers.py: slots of keys (functions/keys.sql), and jobs
--- that wait for others (functions/late_releases.sql). What is released at once is released by outlive.follow_up, in
--- the statement of the end. The reaper runs requeue_missed.
+-- What transactions have left for later, for worker/fleet/leftovers.py: slots of keys (functions/keys.sql), and
+-- jobs that wait for others (functions/late_releases.sql). What is released at once is released by
+-- outlive.follow_up, in the statement of the end. The reaper runs requeue_missed.
 -- call: admit_due(:batch::int)
 -- call: check_late_ends(:batch::int)
 -- call: follow_late_ends(:batch::int)
