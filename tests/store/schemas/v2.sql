@@ -825,8 +825,8 @@ begin
     perform outlive.refuse_unless(
       callback.request ->> 'task' is not null and callback.request ->> 'dedupe_key' is null
         and callback.request ->> 'links' is null,
-      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key '
-        'or jobs to wait for', callback.event));
+      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency '
+        'key or jobs to wait for', callback.event));
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (
       mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request
@@ -1791,8 +1791,8 @@ create or replace function outlive.dedupe(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
--- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the jobs
--- that were replaced, each with the new one.
+-- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the
+-- jobs that were replaced, each with the new one.
 declare
   replaceable uuid[] := '{}';
 begin

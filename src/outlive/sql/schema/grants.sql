@@ -64,5 +64,6 @@ grant execute on function
   outlive.register(text, text[], text[], int, text, int, text, uuid, uuid, boolean),
   outlive.claim(uuid, int, interval), outlive.renew(uuid, bigint[], interval, boolean),
   outlive.inputs_of(uuid, bigint), outlive.succeed(uuid, bigint, json, json, json, text),
-  outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision), outlive.goodbye(uuid)
+  outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision),
+  outlive.goodbye(uuid)
   to outlive_protocol;

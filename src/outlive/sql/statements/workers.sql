@@ -171,7 +171,7 @@ changed as (
   update outlive.workers k set
     state = case when s.dead then 'dead' else 'stale' end,
     died_at = case when s.dead then outlive.now() end,
-    died_of = case when s.dead then format('no heartbeat for %s s', k.dead_s) end,
+    died_of = case when s.dead then format(:why::text, k.dead_s) end,
     died_with = case when s.dead then (select count(*) from outlive.running r where r.worker = k.id) end
   from silent s where k.id = s.id and (s.dead or k.state <> 'stale')
   returning k.*),

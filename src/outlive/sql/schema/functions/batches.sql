@@ -28,8 +28,8 @@ begin
     perform outlive.refuse_unless(
       callback.request ->> 'task' is not null and callback.request ->> 'dedupe_key' is null
         and callback.request ->> 'links' is null,
-      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key '
-        'or jobs to wait for', callback.event));
+      format('on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency '
+        'key or jobs to wait for', callback.event));
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (
       mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request

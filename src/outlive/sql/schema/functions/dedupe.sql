@@ -12,8 +12,8 @@ create or replace function outlive.dedupe(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
   out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
--- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the jobs
--- that were replaced, each with the new one.
+-- Take the keys of new jobs. Returns the jobs that can't have theirs, each with the job that holds it, and the
+-- jobs that were replaced, each with the new one.
 declare
   replaceable uuid[] := '{}';
 begin
