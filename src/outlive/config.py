@@ -126,6 +126,8 @@ _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token
 KEEP_WORKERS_S = 7 * 86400.0
 KEEP_SCHEDULES_S = 7 * 86400.0
 """How long a schedule is kept that its app no longer declares."""
+KEEP_UNUSED_S = 30 * 86400.0
+"""How long tasks and sources are kept that nothing uses."""
 ALERTS = ("on_worker_dead", "on_quarantine", "on_source_paused")
 KEYS = Config.__struct_fields__
 ALIASES = {

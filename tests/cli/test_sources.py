@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import outlive
 from outlive import store
 from outlive.model import Ended, SourceLimits
 from outlive.states import Outcome
@@ -134,3 +135,40 @@ def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli, queue):
     assert (row["scope"], row["source"], row["dedupe_key"], row["strength"]) == ("prices", "shop", 'a,"b"', "0.5")
     assert json.loads(row["data"]) == data
     assert row["created_at"][10] == "T"
+
+
+def test_a_source_is_removed_unless_an_unfinished_job_has_it(cli, queue, shop):
+    job = queue.make(source="shop")
+    refused = cli("sources", "remove", "shop")
+    assert refused.code == 1
+    assert "the source shop is not removed: it does not exist, or unfinished jobs have it" in refused.err
+    queue.run(store.cancel([job]))
+    assert cli("sources", "remove", "shop").out == "source shop is removed\n"
+    assert [row["name"] for row in cli("sources", "--json").json] == ["bank"]
+    assert "remove source" in cli("audit").out
+    assert cli("sources", "remove", "shop").code == 1
+
+
+def test_sources_in_trouble_are_listed_first_and_it_is_said_that_there_may_be_more(cli, queue, shop):
+    queue.run(store.count_outcomes([("shop", None, False)] * 5))
+    ran = cli("sources", "--limit", 1)
+    assert "shop" in ran.out
+    assert "bank" not in ran.out
+    assert "these are the first 1, and there may be more: --limit" in ran.out
+    assert "more" not in cli("sources").out
+
+
+def test_records_are_read_page_by_page_and_by_key(cli, queue, database_url):
+    for scope, source, made in (("prices", "shop", "cab"), ("names", "bank", "ba")):
+        records = [{"scope": scope, "key": key, "data": 1, "strength": 1} for key in made]
+        succeed_with(queue, source, *records)
+    app = outlive.App(database_url)
+    keys, page = [], app.records(limit=2)
+    while page:
+        keys += [(one.scope, one.source, one.dedupe_key) for one in page]
+        page = app.records(limit=2, after=page[-1])
+    names, prices = [("names", "bank", key) for key in "ab"], [("prices", "shop", key) for key in "abc"]
+    assert keys == names + prices
+    assert [one.scope for one in app.records(key="a")] == ["names", "prices"]
+    assert [row["dedupe_key"] for row in cli("records", "--key", "c", "--json").json] == ["c"]
+    app.connections.close()

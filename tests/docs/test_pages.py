@@ -23,6 +23,7 @@ RUN: dict[str, dict[str, list[object]]] = {
             "BadArguments: argument copies: expected int, got str"
         ]
     },
+    "how-to/backup.md": {"select count(*)::int from outlive.queues where paused_at is not null": [0]},
     "how-to/batches.md": {
         "select count(*) from outlive.batch_states where done_at is not null": [3],
         f"{RESULTS} where result is not null order by 1": [

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from outlive import store
-from outlive.model import Ended
+from outlive.model import Ended, SourceLimits
 from outlive.states import Outcome, State
-from tests.driving.making import NOON, Queue, new_worker
+from tests.driving.making import NOON, WORKER, Queue, new_worker
 
 DAY_S = 86400.0
 FINISHED = {State.SUCCEEDED: Outcome.SUCCEEDED, State.FAILED: Outcome.FAILED, State.CANCELLED: Outcome.CANCELLED}
@@ -147,3 +147,46 @@ def test_a_dead_worker_is_remembered_while_it_has_an_attempt(queue):
     queue.end(Ended(claimed.token))
     queue.run(store.prune_workers(keep_s=7 * DAY_S))
     assert queue.count("workers") == 0
+
+
+MONTH_S = 30 * DAY_S
+
+
+def test_a_task_is_forgotten_that_no_worker_has_and_no_job_is_of(queue):
+    queue.set_now()
+    for name in ("idle", "served", "finished", "waiting"):
+        queue.register_task(name=name)
+    queue.register_worker()
+    queue.run(store.tell_tasks(WORKER, ["served"]))
+    queue.make_finished(task="finished")
+    queue.make("waiting")
+    queue.set_now(later_s=MONTH_S)
+    queue.run(store.prune_unused(keep_s=MONTH_S))
+    assert queue.count("tasks") == 4
+    queue.set_now(later_s=MONTH_S + 1)
+    queue.register_task(name="new")
+    queue.run(store.prune_unused(keep_s=MONTH_S))
+    assert queue.values("select name from outlive.tasks order by 1") == ["finished", "new", "served", "waiting"]
+
+
+def test_a_source_is_forgotten_that_only_jobs_named_and_nothing_uses(queue):
+    queue.set_now()
+    queue.run(store.register_sources([SourceLimits("declared")]))
+    for name in ("idle", "used", "set", "paused"):
+        queue.run(store.cancel([queue.make(source=name)]))
+    queue.make(source="waited for")
+    queue.run(store.set_source("set", {"burst": 3}))
+    queue.run(store.pause_source("paused"))
+    queue.set_now(later_s=MONTH_S + 1)
+    queue.run(store.count_outcomes([("used", None, True)]))
+    queue.run(store.prune_unused(keep_s=MONTH_S))
+    kept = queue.values("select name from outlive.sources order by 1")
+    assert kept == ["declared", "paused", "set", "used", "waited for"]
+
+
+def test_a_queue_that_is_no_longer_paused_is_forgotten(queue):
+    for name in ("resumed", "paused"):
+        queue.run(store.pause_queue(name))
+    queue.run(store.resume_queue("resumed"))
+    queue.run(store.prune_unused(keep_s=MONTH_S))
+    assert queue.values("select name from outlive.queues") == ["paused"]

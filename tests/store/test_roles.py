@@ -247,7 +247,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.prune_finished(State.SUCCEEDED, keep_s=0), store.prune_workers(keep_s=0), store.prune_jobs(ids))
         run(store.prune_crashes(keep_s=0), store.watch(ids[0]), store.watched(WORKER), store.write_output(WORKER, []))
         run(store.prune_watched(), store.await_jobs(ids), store.awaited_ends(ids), store.prune_awaited())
-        run(store.prune_expired(), store.cancel_expired())
+        run(store.prune_expired(), store.cancel_expired(), store.prune_unused(keep_s=0), store.remove_source("none"))
+        run(store.job_health(), store.write_some())
         migrate.check(worker)
     assert done == texts().keys()
 

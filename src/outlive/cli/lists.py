@@ -202,6 +202,7 @@ def records(
     context: CommandContext,
     scope: Annotated[str | None, typer.Option(help="Only records of this scope.")] = None,
     source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     limit: ManyRows = 10_000,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
 ) -> Listing[Rows]:
@@ -211,7 +212,7 @@ def records(
     """
 
     def look() -> Rows:
-        found = context.run(store.list_records(scope=scope, source=source, limit=limit))
+        found = context.run(store.list_records(scope=scope, source=source, key=key, limit=limit))
         return [msgspec.structs.asdict(record) for record in found]
 
     if csv:

@@ -1,4 +1,4 @@
-"""sources: lists the sources with their limits and breakers; sets, pauses and resumes them."""
+"""sources: lists the sources with their limits and breakers; sets, pauses, resumes and removes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from outlive import program, store
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group
 from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, OutliveError
 from outlive.operations.controls import SETTABLE, limit_of_source
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.text import Text
 
 Name = Annotated[str, typer.Argument(help="The source.", autocompletion=job_filter.SOURCES)]
@@ -45,11 +46,18 @@ sources_app = group("sources")
 
 @command(sources_app, callback=True)
 def sources(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence[Row]]:
-    """List the sources; set their limits, pause and resume them.
+    """List the sources, those in trouble first; set their limits, pause, resume and remove them.
 
     Example: outlive sources --watch
     """
-    return context.rows(store.list_sources(limit=limit), SOURCES, "no app has declared a source")
+
+    def show(rows: Sequence[Row]) -> RenderableType:
+        if not rows:
+            return "no app has declared a source"
+        more = f"these are the first {limit:,}, and there may be more: --limit" if len(rows) == limit else ""
+        return screen.stacked(screen.table(SOURCES, rows), *([text((more, "dim"))] if more else []))
+
+    return Listing(lambda: context.run(store.list_sources(limit=limit)), show)
 
 
 @command(sources_app, "set")
@@ -89,6 +97,17 @@ def resume(context: CommandContext, name: Name) -> None:
     Example: outlive sources resume shop
     """
     _expect(context.control("resume_source", name), name)
+
+
+@command(sources_app)
+def remove(context: CommandContext, name: Name) -> None:
+    """Forget a source that no unfinished job has. It comes back if a worker declares it or a job names it.
+
+    Example: outlive sources remove shop
+    """
+    if not context.control("remove_source", name):
+        jobs = program.command(f"jobs --source {name}")
+        raise OutliveError(f"the source {name} is not removed: it does not exist, or unfinished jobs have it; `{jobs}`")
 
 
 def _expect(found: bool, name: str) -> None:

@@ -190,15 +190,34 @@ class App:
 
         return Cache.of(self.config)
 
-    def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
-        """The records that jobs have stored, of one scope and source or of all."""
-        return self.runner.run(store.list_records(scope=scope, source=source, limit=limit))
+    def records(
+        self,
+        scope: str | None = None,
+        *,
+        source: str | None = None,
+        key: str | None = None,
+        after: Record | None = None,
+        limit: int = 10_000,
+    ) -> list[Record]:
+        """The records that jobs have stored, of one scope, source and key or of all, in this order.
+
+        `after`: the last record of a page, which the next page follows.
+        """
+        wanted = store.list_records(scope=scope, source=source, key=key, after=_place(after), limit=limit)
+        return self.runner.run(wanted)
 
     async def arecords(
-        self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000
+        self,
+        scope: str | None = None,
+        *,
+        source: str | None = None,
+        key: str | None = None,
+        after: Record | None = None,
+        limit: int = 10_000,
     ) -> list[Record]:
         """The async twin of `records`."""
-        return await self.runner.arun(store.list_records(scope=scope, source=source, limit=limit))
+        wanted = store.list_records(scope=scope, source=source, key=key, after=_place(after), limit=limit)
+        return await self.runner.arun(wanted)
 
     def get_job(self, id: UUID | str) -> Job[Any]:
         """A handle on a job by its id, which may be text. It does not ask the database."""
@@ -346,3 +365,8 @@ def _portions(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
         portion.append(request)
     if portion:
         yield portion
+
+
+def _place(record: Record | None) -> tuple[str, str, str]:
+    """Where a record is in the order of all."""
+    return ("", "", "") if record is None else (record.scope, record.source, record.dedupe_key)

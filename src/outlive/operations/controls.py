@@ -44,6 +44,9 @@ CONTROLS = {
     "resume_source": Control(
         "resume source", "resumed", store.resume_source, "Its jobs are claimed again, and its breaker is closed."
     ),
+    "remove_source": Control(
+        "remove source", "removed", store.remove_source, "It comes back if a worker declares it or a job names it."
+    ),
     "set_rate": Control(
         "set source",
         "set",

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, any_row, decoded_by, first_column, scalar, statement, table
+from outlive.store.statements import Table, any_row, decoded_by, first_column, nothing, scalar, statement, table
 
 
 def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
@@ -71,3 +71,9 @@ def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]
     """Override what the app declares. False: there is no such source."""
     changes = {f"set_{key}": value for key, value in values.items()}
     return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes))
+
+
+@decoded_by(any_row)
+def remove_source(name: str) -> bool: ...
+@decoded_by(nothing)
+def prune_unused(*, keep_s: float, batch: int = 1000) -> None: ...

@@ -3434,7 +3434,7 @@ begin
     token := null; id := null; source := offered.source; wait_s := null;
     select t.* into s from outlive.sources t where t.name = offered.source for update skip locked;
     if not found then
-      perform outlive.know_sources(array[offered.source], '{null}');
+      perform outlive.know_sources(array[offered.source], offered.tasks[1:1]);
       wait_s := 0.02;
       return next;
       continue;

@@ -123,12 +123,15 @@ select * from outlive.queue_states order by name;
 
 -- name: list_sources
 -- Every source, with the limits that hold now.
-select * from outlive.source_health order by name limit :limit::int;
+select * from outlive.source_health h
+order by h.enabled and h.breaker = 'closed' and h.failure_streak = 0, h.name limit :limit::int;
 
 -- name: list_records
--- The records of a scope and a source, null for all, in the order of scope, source and key.
+-- The records of a scope, a source and a key, null for all, in this order, :after the last one of another page.
 select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
 where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)
+  and (:key::text is null or r.dedupe_key = :key::text)
+  and (r.scope, r.source, r.dedupe_key) > ((:after::text[])[1], (:after::text[])[2], (:after::text[])[3])
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
 
 -- name: stats

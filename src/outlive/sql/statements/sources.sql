@@ -60,3 +60,41 @@ update outlive.sources set enabled = false where name = :name::text returning na
 update outlive.sources set enabled = true, paused_until = null, probe = null, failure_streak = 0
 where name = :name::text
 returning name, outlive.wake();
+
+-- name: remove_source
+-- Forget a source. It comes back as soon as a worker declares it or a job names it. Zero rows: there is no such
+-- source, or a job that is not finished has it.
+delete from outlive.sources s
+where s.name = :name::text
+  and not exists (select from outlive.waiting w where w.source = s.name)
+  and not exists (select from outlive.running r where r.source = s.name)
+  and not exists (select from outlive.held h where h.source = s.name)
+returning s.name;
+
+-- name: prune_unused
+-- Forget tasks that no worker has and no job is of, sources that only jobs named and that nothing has used, and
+-- queues that are no longer paused. Each comes back as soon as a worker or a job names it. A source with limits
+-- that operators have set is kept, and so is one that an app declares: only its workers know its limits.
+with unused_tasks as materialized (
+  select t.name from outlive.tasks t
+  where t.updated_at < outlive.now() - interval '1 second' * :keep_s::double precision
+    and not exists (select from outlive.workers k where t.name = any(k.tasks))
+    and not exists (select from outlive.jobs j where j.task = t.name)
+  order by t.name limit :batch::int for update of t skip locked),
+unused_sources as materialized (
+  select s.name from outlive.sources s
+  where s.like_task is not null and s.enabled and s.paused_until is null
+    and num_nonnulls(s.set_rate_limit_per_minute, s.set_burst, s.set_max_concurrency, s.set_breaker_failures,
+      s.set_breaker_pause_s) = 0
+    and greatest(s.full_at, s.wanted_until, s.last_success_at, s.last_failure_at)
+      < outlive.now() - interval '1 second' * :keep_s::double precision
+    and not exists (select from outlive.waiting w where w.source = s.name)
+    and not exists (select from outlive.running r where r.source = s.name)
+    and not exists (select from outlive.held h where h.source = s.name)
+  order by s.name limit :batch::int for update of s skip locked),
+tasks as (
+  delete from outlive.tasks t where t.name = any(array(select u.name from unused_tasks u))),
+queues as (
+  delete from outlive.queues q where q.name = any(array(
+    select p.name from outlive.queues p where p.paused_at is null order by p.name for update skip locked)))
+delete from outlive.sources s where s.name = any(array(select u.name from unused_sources u));

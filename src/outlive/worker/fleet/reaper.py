@@ -28,7 +28,7 @@ from uuid import UUID
 import psycopg
 
 from outlive import linux, store
-from outlive.config import KEEP_SCHEDULES_S, KEEP_WORKERS_S, Config
+from outlive.config import KEEP_SCHEDULES_S, KEEP_UNUSED_S, KEEP_WORKERS_S, Config
 from outlive.humanize import counted, short_id
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
@@ -85,7 +85,7 @@ class Reaper:
         """The last sweep was left to another reaper."""
         self._marks: dict[State, store.Mark] = {}
         """The last job of each state that was considered for pruning."""
-        self._marked_at = -math.inf
+        self._marked_at = self._forgot_at = -math.inf
 
     # Every second: dead workers
 
@@ -216,6 +216,9 @@ class Reaper:
         await run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await run(store.prune_workers(keep_s=KEEP_WORKERS_S))
         await run(store.prune_audit())
+        if (now := time.monotonic()) - self._forgot_at > LOOK_AGAIN_S:  # It may read all jobs.
+            self._forgot_at = now
+            await run(store.prune_unused(keep_s=KEEP_UNUSED_S))
 
     async def _prune_finished(self, state: State, keep_s: float) -> None:
         """Jobs of some tasks are kept for longer than others. They are passed over once, and looked at again an hour
