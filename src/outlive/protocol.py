@@ -230,7 +230,8 @@ def write_tickets(tokens: Iterable[int]) -> bytes:
 
 
 def read_tickets(data: bytes) -> list[int]:
-    return array("q", data).tolist()
+    """Only whole tickets count: a job may have read half of one, or opened the pipe to write into it."""
+    return array("q", data[: len(data) - len(data) % TICKET_BYTES]).tolist()
 
 
 T = TypeVar("T")

@@ -19,14 +19,13 @@ import pytest
 from outlive import linux
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
-from outlive.protocol import Call, Progress, TaskFacts
+from outlive.protocol import Call, Progress, TaskFacts, read_tickets
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
 from outlive.worker.limits.watch import Watch
-from outlive.worker.processes import tickets
 from outlive.worker.processes.children import Child, assignment
 from outlive.worker.processes.placement import Placement
 from outlive.worker.processes.slots import Slots
@@ -233,7 +232,7 @@ def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhe
             slots.accept(claimed(str(tmp_path / "first"), "", ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
-            assert tickets.take_back(child.tickets) == {2, 3}  # As a job does that reads its child's descriptors.
+            assert read_tickets(child.tickets.read(100)) == [2, 3]  # As a job does that reads its child's descriptors.
             async with asyncio.timeout(20):
                 while len(heard.ends) < 3:
                     await watch.run_once()

@@ -58,7 +58,7 @@ class ChildReader:
 
     def read(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
-        if child.hung_up or child.distrusted:
+        if child.distrusted:
             return False
         try:
             data = child.socket.recv(READ_BYTES)
@@ -67,7 +67,6 @@ class ChildReader:
         except ConnectionResetError:
             data = b""
         if not data:
-            child.hung_up = True
             self._stop_reading(child)
             return False
         garbled: protocol.GarbledFrame | None = None
@@ -119,7 +118,7 @@ class ChildReader:
             self._listen(child)
 
     def _listen(self, child: Child) -> None:
-        if not (child.hung_up or child.exited or child.distrusted):
+        if not (child.exited or child.distrusted):
             asyncio.get_running_loop().add_reader(child.socket, self.read, child)
 
     def _stop_reading(self, child: Child) -> None:

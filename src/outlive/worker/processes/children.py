@@ -22,13 +22,13 @@ from outlive.states import Outcome
 from outlive.worker.limits import running_time
 from outlive.worker.limits.cgroups import Group
 from outlive.worker.limits.memory import MemorySeries, Survey
-from outlive.worker.processes import tickets
 from outlive.worker.processes.job_output import JobOutput
 
 if TYPE_CHECKING:
     from outlive.worker.processes.zygote_handle import Parent, ZygoteHandle
 
 STACK_BYTES = 64 * 1024
+MOST_TICKETS_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
 LEAVE_S = 2.0
 """How long a child may take to exit after its last job."""
@@ -115,6 +115,7 @@ class Child:
     pipe: FileIO
     stack: FileIO
     tickets: FileIO
+    """Both ends of the pipe, of which the child has one: see `protocol.TICKET_BYTES`."""
     pid: int = 0
     group: Group | None = None
     task: str | None = None
@@ -132,8 +133,6 @@ class Child:
     distrusted: bool = False
     leaving_since: float | None = None
     """Since when (running time) it should have exited."""
-    hung_up: bool = False
-    """Its socket has ended, and is not listened to any more."""
     exited: bool = False
     inherited_bytes: int | None = None
     """The memory inherited from its parent when its first limited job began; 0 for a new interpreter."""
@@ -180,7 +179,8 @@ class Child:
 
     def give(self, assignments: list[Assignment], max_result_bytes: int) -> bool:
         """Send it jobs, which it runs in order. False if its tickets are full: then it has none of them."""
-        if not tickets.put(self.tickets, [one.job.token for one in assignments]):
+        data = protocol.write_tickets(one.job.token for one in assignments)
+        if self.tickets.write(data) != len(data):  # A job has opened the pipe and written into it.
             return False
         idle = not self.given
         self.given.extend(assignments)
@@ -199,7 +199,7 @@ class Child:
 
     def recall(self) -> list[Assignment]:
         """Take back the jobs that it did not begin."""
-        tokens = tickets.take_back(self.tickets)
+        tokens = set(protocol.read_tickets(self.tickets.read(MOST_TICKETS_BYTES) or b""))
         back = [one for one in self.given if one.job.token in tokens]
         if back:
             self.given = deque(one for one in self.given if one.job.token not in tokens)
@@ -210,7 +210,8 @@ class Child:
 
     def has_begun(self) -> bool:
         current = self.current
-        current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
+        left_bytes = 0 if current.begun else linux.unread_bytes(self.tickets.fileno())
+        current.begun = current.begun or left_bytes < len(self.given) * protocol.TICKET_BYTES
         return current.begun
 
     def runs_over(self, now: float) -> bool:

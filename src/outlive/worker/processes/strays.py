@@ -33,11 +33,8 @@ class Strays:
         fallen = [pid for pid in linux.children_of(os.getpid()) if pid not in spare and not linux.reaped(pid)]
         strays = [pid for pid in fallen if not self._is_ours(pid)]
         self._unkillable.intersection_update(strays)
-        dying = False
-        for pid in strays:
-            if pid not in self._unkillable:
-                dying = self._kill(pid) or dying
-        return dying
+        killed = [self._kill(pid) for pid in strays if pid not in self._unkillable]
+        return any(killed)
 
     def _is_ours(self, pid: int) -> bool:
         """Whether the supervisor has started it. A process that was forked a moment ago still has its command line."""

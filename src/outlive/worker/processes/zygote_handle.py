@@ -21,7 +21,6 @@ from uuid import UUID
 
 from outlive import linux, logs, output, protocol, timetable
 from outlive.errors import AppNotFound
-from outlive.worker.processes import tickets
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.strays import OWN
 
@@ -37,6 +36,7 @@ Report = protocol.Forked | protocol.NotForked | protocol.Exited | protocol.Left 
 """What a zygote or a parent reports. None: it is dead."""
 
 MAX_LINE_BYTES = 65536
+IMPORT_ENDS_S = 1.0
 END_S = 2.0
 """How long a zygote that was told to end may take to kill its tree."""
 
@@ -144,11 +144,10 @@ class ZygoteHandle:
 
     async def _ended(self) -> str:
         """How the import ended. The app may also have closed the control socket, and run on."""
-        for _ in range(50):
-            if (code := self.process.poll()) is not None:
-                return f"died with code {code}"
-            await asyncio.sleep(0.02)
-        return "closed its connection to the worker"
+        try:
+            return f"died with code {await asyncio.to_thread(self.process.wait, IMPORT_ENDS_S)}"
+        except subprocess.TimeoutExpired:
+            return "closed its connection to the worker"
 
     def _relay(self, *, last: bool = False) -> None:
         """Log what it prints, such as the app's own lines during the import.
@@ -219,7 +218,7 @@ class Parent:
         ours, theirs = socket.socketpair()
         read, write = linux.pipe()
         stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
-        queue, queued = tickets.make()
+        queue, queued = _make_tickets()
         with theirs, write, queued:
             self.control.ask(number, theirs, write, stack, queued)
         ours.setblocking(False)
@@ -240,3 +239,13 @@ class Parent:
         self.dead = True
         self.control.close()
         self.zygote.parents.pop(self.number, None)
+
+
+def _make_tickets() -> tuple[io.FileIO, io.FileIO]:
+    """The supervisor's end, which is both ends of a pipe, and the child's.
+
+    The child can only read: a job that writes into a descriptor by mistake makes no ticket.
+    """
+    read, write = linux.pipe(os.O_NONBLOCK)
+    with write:
+        return io.FileIO(os.open(f"/proc/self/fd/{write.fileno()}", os.O_RDWR | os.O_NONBLOCK), "r+"), read
