@@ -64,19 +64,18 @@ def process_settings() -> tuple[int, ...]:
     return (_prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0), *_numbers)
 
 
-class SignalActions:
-    """The kernel's handlers of some signals. Python knows only those that it has installed itself."""
+def signal_actions(signals: Collection[int]) -> Callable[[], list[int | None]]:
+    """Reads the kernel's handlers of some signals. Python knows only those that it has installed itself."""
+    handlers = (ctypes.c_void_p * (_SIGACTION_WORDS * len(signals)))()
+    bytes_each = ctypes.sizeof(ctypes.c_void_p) * _SIGACTION_WORDS
+    places = [(number, ctypes.byref(handlers, n * bytes_each)) for n, number in enumerate(signals)]
 
-    def __init__(self, signals: Collection[int]) -> None:
-        self._handlers = (ctypes.c_void_p * (_SIGACTION_WORDS * len(signals)))()
-        bytes_each = ctypes.sizeof(self._handlers) // max(1, len(signals))
-        self._places = [(number, ctypes.byref(self._handlers, n * bytes_each)) for n, number in enumerate(signals)]
-
-    def read(self) -> list[int | None]:
-        """Each handler is the first word of its `struct sigaction`."""
-        for number, place in self._places:
+    def read() -> list[int | None]:
+        for number, place in places:
             _sigaction(number, None, place)
-        return self._handlers[::_SIGACTION_WORDS]
+        return handlers[::_SIGACTION_WORDS]  # Each handler is the first word of its `struct sigaction`.
+
+    return read
 
 
 def oom_score_above(added: int) -> bytes:

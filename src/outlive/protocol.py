@@ -142,15 +142,11 @@ class Spans(Frame, tag=19):
     spans: bytes
 
 
-# From the supervisor to the zygote, and back:
+# Between the supervisor and a zygote or a parent:
 
-
-class Fork(Frame, tag=8):
-    """The zygote forks a parent, and a parent forks a child. The packet carries what that gets: a control socket for a
-    parent; socket, output, stack file and tickets for a child.
-    """
-
-    number: int
+FORK = b"\n"
+"""The zygote forks a parent for this request, and a parent a child. Its descriptors come along: a control socket for a
+parent; socket, output, stack file and tickets for a child. The answers come in the order of the requests."""
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
@@ -191,12 +187,10 @@ class Broken(Frame, tag=10):
 
 
 class Forked(Frame, tag=11):
-    number: int
     pid: int
 
 
 class NotForked(Frame, tag=12):
-    number: int
     reason: str
 
 
@@ -239,18 +233,12 @@ _encoder = msgspec.msgpack.Encoder()
 # Making a decoder takes milliseconds, so these are made once, before any fork.
 TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
-TO_ZYGOTE: msgspec.msgpack.Decoder[Fork] = msgspec.msgpack.Decoder(Fork)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 
 def encode_frame(frame: Frame) -> bytes:
     body = _encoder.encode(frame)
     return len(body).to_bytes(4, "big") + body
-
-
-def decode_frame(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
-    """The frame of a packet that has one whole frame."""
-    return decoder.decode(data[4:])
 
 
 class GarbledFrame(ValueError):

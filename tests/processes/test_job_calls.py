@@ -27,7 +27,7 @@ class Asking:
         ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         unused = cast("FileIO", None)
-        self.child = Child(0, cast("Parent", None), ours, unused, unused, unused)
+        self.child = Child(cast("Parent", None), ours, unused, unused, unused)
         wanted = store.enqueue([request(dedupe_key=dedupe_key)], max_args_bytes=1000)
         calls.put(self.child, Call(7, "run", statement.ask([wanted])))
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import msgspec
@@ -21,6 +22,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts, read_tickets
 from outlive.states import Outcome
+from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
@@ -72,7 +74,7 @@ async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Wa
     """Slots whose children are ready. `facts` change the warm task."""
     heard, config = Heard(), Config()
     zygotes = Zygotes("tests.faults:app", uuid4(), number)
-    slots = Slots(config, number, zygotes, heard)
+    slots = Slots(config, number, zygotes, cast("AttemptEvents", heard))
     zygotes.start()
     try:
         zygotes.open(await zygotes.current.ready(), slots)
@@ -374,7 +376,7 @@ def test_the_parents_of_a_slot_outlast_its_children():
                 await aeventually(
                     lambda: len(slots.zygotes.ready) == 1 and not any(one.retiring for one in slots.children)
                 )
-                seen.append({one.pid for one in slots.zygotes.current.parents.values()})
+                seen.append({one.pid for one in slots.zygotes.current.parents})
             return seen
 
     first, *others = asyncio.run(play())

@@ -60,14 +60,11 @@ class Origin:
         self._numbers = [number for number in open_ones if number not in own]
         self._streams = sys.stdin, sys.stdout, sys.stderr
         status = self._read_status()
-        names = [line.partition(b":")[0].decode() for line in status]
-        self._unchanged = itemgetter(*(names.index(name) for name in _UNCHANGED if name in names))
-        self._threads_at = names.index(_UNCHANGED[0])
-        self._memory = itemgetter(names.index("RssAnon"), names.index("VmSwap"))
-        self._caught_at = names.index("SigCgt")
+        self._at = {line.partition(b":")[0].decode(): n for n, line in enumerate(status)}
+        self._unchanged = itemgetter(*(self._at[name] for name in _UNCHANGED if name in self._at))
         self._caught_before = self._caught_in(status)
         self._caught = [number for number in range(1, signal.NSIG) if self._caught_before >> (number - 1) & 1]
-        self._actions = linux.SignalActions(_WATCHED)
+        actions = linux.signal_actions(_WATCHED)
         self._held = [*map(_signal.getsignal, self._caught), sys.gettrace(), sys.getprofile()]
         """These objects stay, so no other one gets their ids."""
         environ, variables = os.environ, dict(os.environ._data)  # type: ignore[attr-defined]
@@ -76,7 +73,7 @@ class Origin:
             "child processes": lambda: os.pread(self._children, 100, 0),
             "working directory": _working_directory,
             "environment": lambda: os.environ is environ and environ._data == variables,  # type: ignore[attr-defined]
-            "signal handlers": lambda: (list(map(id, map(_signal.getsignal, self._caught))), self._actions.read()),
+            "signal handlers": lambda: (list(map(id, map(_signal.getsignal, self._caught))), actions()),
             "timers": lambda: list(map(signal.getitimer, _TIMERS)),
             "limits": lambda: list(map(getrlimit, _LIMITS)),
             "priority": self._describe_priority,
@@ -116,7 +113,8 @@ class Origin:
     def _read_status_without_threads(self) -> list[bytes]:
         """The status, as soon as no other thread is there: a thread that was joined may take a moment to be gone."""
         status, deadline = self._read_status(), 0.0
-        while status[self._threads_at] != self._status_before[0] and (not deadline or time.monotonic() < deadline):
+        threads = self._at["Threads"]
+        while status[threads] != self._status_before[0] and (not deadline or time.monotonic() < deadline):
             deadline = deadline or time.monotonic() + THREAD_EXIT_S
             time.sleep(PAUSE_S)
             status = self._read_status()
@@ -127,11 +125,11 @@ class Origin:
 
     def _caught_in(self, status: list[bytes]) -> int:
         """The signals that have handlers, as a mask."""
-        return int(status[self._caught_at].split()[1], 16) & ~_OWN_OF_LIBC
+        return int(status[self._at["SigCgt"]].split()[1], 16) & ~_OWN_OF_LIBC
 
     def _memory_kb(self, status: list[bytes]) -> int:
         """Its anonymous memory. Pages of files are not its own, and are there from its first use of them."""
-        return sum(int(line.split()[1]) for line in self._memory(status))
+        return sum(int(status[self._at[name]].split()[1]) for name in ("RssAnon", "VmSwap"))
 
     def _describe_descriptors(self) -> object:
         """How many there are, and what is behind those that were there before."""

@@ -31,7 +31,6 @@ from outlive.importing import App
 from outlive.linux import exit_at_once as _exit
 from outlive.policy import task_row
 
-IMPORT_FAILED = 3
 OOM_SCORE = 250
 """How much rather than the supervisor the kernel kills a zygote or a parent."""
 STRAYS_S = 0.2
@@ -87,16 +86,16 @@ class Zygote:
             return False
         if not data:
             return False
-        self.fork(protocol.decode_frame(data, protocol.TO_ZYGOTE).number, descriptors)
+        self.fork(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
-    def fork(self, number: int, descriptors: list[int]) -> None:
+    def fork(self, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self.send(protocol.NotForked(number, f"fork failed: {error.strerror}"))
+            self.send(protocol.NotForked(f"fork failed: {error.strerror}"))
             return
         if pid == 0:
             code = 70
@@ -108,7 +107,7 @@ class Zygote:
             finally:
                 _exit(code)  # The original, from before the import: a job may have replaced it.
         self.children.add(pid)
-        self.send(protocol.Forked(number, pid))
+        self.send(protocol.Forked(pid))
 
     def _become_parent(self, control: int) -> int:
         """Go on as the parent of one slot's children, in a session of its own."""
@@ -284,7 +283,7 @@ def main(descriptor: int, app: str, log_level: str) -> int:
     except BaseException as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             control.sendall(protocol.encode_frame(_broken(app, error)))
-        return IMPORT_FAILED
+        return serving.NOT_IMPORTED
     zygote = Zygote(control, inherited, is_parent=False)
     zygote.send(ready)
     zygote.run()

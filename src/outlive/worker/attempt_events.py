@@ -1,32 +1,22 @@
-"""What slots report about attempts, passed on to the service that deals with it."""
+"""What slots report about attempts, passed on to the service that deals with it.
+
+Slots and all below them know these methods and no service: a test may give them an object that only keeps the events.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
-from outlive.worker.ending.deferred_ends import EndEvents
-from outlive.worker.processes.child_reader import ChildReports
 from outlive.worker.processes.children import Child
 
 if TYPE_CHECKING:
     from outlive.worker.services import Services
 
 
-class AttemptEvents(ChildReports, EndEvents, Protocol):
-    """What slots report."""
-
-    def starting(self, job: Claimed) -> tuple[str, str] | None: ...
-    def slot_freed(self) -> None: ...
-    def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(
-        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
-    ) -> None: ...
-
-
-class AttemptReports:
+class AttemptEvents:
     def __init__(self, services: Services) -> None:
         self._services = services
 

@@ -10,7 +10,7 @@ from outlive.humanize import counted
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
-from outlive.worker.attempt_events import AttemptReports
+from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.job_calls import JobCalls
@@ -74,7 +74,7 @@ class Services:
         self.heartbeat = Heartbeat(me.id, session, beat_s, on_declared_dead=on_declared_dead, on_drain=on_drain)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
-        slots = self.slots = Slots(config, me.slots, zygotes, AttemptReports(self))
+        slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
         self.claims = ClaimLoop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,14 +18,13 @@ from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
 
+if TYPE_CHECKING:
+    from outlive.worker.attempt_events import AttemptEvents
+
 DEFER_S = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FATAL = "Fatal Python error"
 """A stack that faulthandler writes on a crash begins with these words; one that it writes on SIGTERM does not."""
-
-
-class EndEvents(Protocol):
-    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
 
 
 class Deferred(NamedTuple):
@@ -38,7 +37,7 @@ class Deferred(NamedTuple):
 
 
 class DeferredEnds:
-    def __init__(self, report: EndEvents) -> None:
+    def __init__(self, report: AttemptEvents) -> None:
         self._report = report
         self.waiting: list[Deferred] = []
         self._stopped_at: float | None = None

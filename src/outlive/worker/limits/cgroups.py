@@ -4,7 +4,7 @@ They limit memory exactly, count the processes that the kernel killed for lack o
 job, whatever that process does to its environment and its parents.
 
     <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and the processes that they forked
-                                                            /<slot>      one child whose job has a limit
+                                                            /<pid>       one child whose job has a limit
                                                             /supervisor  version 2 only: see `Groups._make_room`
 
 Version 2 of cgroups and the memory controller of version 1 have different names for some files. Where neither can be
@@ -175,9 +175,9 @@ class Groups:
             (self.place.path / "cgroup.subtree_control").write_text("+memory")
         (self.path / "cgroup.subtree_control").write_text("+memory")
 
-    def new(self, slot: int) -> Group | None:
+    def new(self, pid: int) -> Group | None:
         """An empty group for one child, or None if the kernel allows no more. `gather` moves the child there."""
-        group = Group(self.place.version, self.path / str(slot))
+        group = Group(self.place.version, self.path / str(pid))
         try:
             group.path.mkdir()
         except OSError:

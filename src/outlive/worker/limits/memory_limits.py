@@ -38,7 +38,7 @@ def give_cgroup(child: Child, current: Assignment, groups: Groups | None) -> Non
     """Move a child whose job has a memory limit into its own group. Most jobs end before that, and cost nothing."""
     if groups is None or child.group is not None or current.memory_bytes is None:
         return
-    if (group := groups.new(child.number)) is not None:
+    if (group := groups.new(child.pid)) is not None:
         child.limit(current, group)
         try:
             asyncio.get_running_loop().run_in_executor(None, group.gather, child.pid)

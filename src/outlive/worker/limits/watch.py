@@ -32,52 +32,48 @@ class Watch:
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now, ran_until = time.monotonic(), running_time.tick()
-        self._slots.zygotes.sweep()
-        self._slots.zygotes.continue_stopped(now)
-        self._slots.zygotes.fork_ahead()
-        self._slots.reader.resume()
-        self._slots.look_for_trouble(now)
-        self._slots.deferred.report_due(ran_until)
-        self._slots.drop_unplaced(now, self._leases)
-        self._enforce_idle()
-        self._slots.deaths.oom_kills.forget_old(self._slots.zygotes.groups)
-        self._end_finished(ran_until)
-        for child in self._slots.busy:
+        slots, zygotes = self._slots, self._slots.zygotes
+        zygotes.sweep()
+        zygotes.continue_stopped(now)
+        zygotes.fork_ahead()
+        slots.reader.resume()
+        slots.look_for_trouble(now)
+        slots.deferred.report_due(ran_until)
+        slots.drop_unplaced(now, self._leases)
+        slots.deaths.oom_kills.forget_old(zygotes.groups)
+        for child in slots.children:
+            if child.pid and not child.given:
+                self._judge_idle(child, ran_until)
+        for child in slots.busy:
             current = child.current
-            if (
-                self._leases.expired(current.job.token, now)
-                and current.verdict is not LEASE_LOST
-                and not child.distrusted
-            ):
+            ending = current.verdict is LEASE_LOST or child.distrusted
+            if self._leases.expired(current.job.token, now) and not ending:
                 self._kill_untrusted(child)
             elif current.verdict is not None:
                 self._kill_overdue(child, current, ran_until)
             elif not child.has_begun():
                 if ran_until - current.counted_from > BEGIN_S and not child.unsent:
-                    self._slots.give_up_on(child)
+                    slots.give_up_on(child)
             else:
                 self._judge(child, current, ran_until)
                 if len(child.given) > 1 and child.runs_over(now):
-                    self._slots.relieve(child)
+                    slots.relieve(child)
 
-    def _enforce_idle(self) -> None:
-        """The memory that a warm child keeps between jobs counts too."""
-        for child in self._slots.children:
-            facts = self._slots.tasks.get(child.task or "")
-            if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
+    def _judge_idle(self, child: Child, now: float) -> None:
+        """Kill a child that keeps too much memory between jobs, or does not exit after its last one.
+
+        That job may have left a thread or patched `os._exit`.
+        """
+        facts = self._slots.tasks.get(child.task or "")
+        if not child.retiring:
+            if facts and facts.memory_bytes is not None:
                 memory_limits.enforce_idle(child, facts.memory_bytes)
-
-    def _end_finished(self, now: float) -> None:
-        """Kill children that do not exit after their last job: it may have left a thread or patched `os._exit`."""
-        for child in self._slots.children:
-            if not child.retiring or child.given or not child.pid:
-                continue
-            if child.leaving_since is None:
-                child.leaving_since = now
-            elif now - child.leaving_since > LEAVE_S:
-                _log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
-                child.signal(signal.SIGKILL)
-                child.leaving_since = now
+        elif child.leaving_since is None:
+            child.leaving_since = now
+        elif now - child.leaving_since > LEAVE_S:
+            _log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
+            child.signal(signal.SIGKILL)
+            child.leaving_since = now
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.counted_from > current.timeout_s:

@@ -11,13 +11,16 @@ import logging
 import signal
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
 from outlive.worker.processes.children import Child, Verdict
+
+if TYPE_CHECKING:
+    from outlive.worker.attempt_events import AttemptEvents
 
 READ_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
@@ -38,19 +41,9 @@ interrupts it."""
 _log = logging.getLogger("outlive.worker")
 
 
-class ChildReports(Protocol):
-    """What children report."""
-
-    def called(self, child: Child, call: protocol.Call) -> None: ...
-    def secret_of(self, token: int) -> str: ...
-    def progressed(self, progress: protocol.Progress) -> None: ...
-    def traced(self, spans: bytes) -> None: ...
-    def pending_bytes(self) -> int: ...
-
-
 class ChildReader:
-    def __init__(self, reports: ChildReports, done: Callable[[Child, protocol.Done], None]) -> None:
-        self._reports, self._done = reports, done
+    def __init__(self, report: AttemptEvents, done: Callable[[Child, protocol.Done], None]) -> None:
+        self._report, self._done = report, done
         self._turns: deque[Child] = deque()
         """Children that have begun a large frame. Only that of the first one is read."""
         self._answers: Counter[str | None] = Counter()
@@ -103,12 +96,12 @@ class ChildReader:
                     if verb == "complete":
                         child.answer(self._complete(child, message))
                     else:
-                        self._reports.called(child, message)
+                        self._report.called(child, message)
             case protocol.Progress():
                 self._progress(child, message)
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
-                    self._reports.traced(spans)
+                    self._report.traced(spans)
             case protocol.Imported(token):
                 if child.runs(token):
                     child.current.imported = True
@@ -161,7 +154,7 @@ class ChildReader:
         if call.body != b"%d" % token:
             return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
         child.current.completing = True
-        return protocol.Reply(call.number, self._reports.secret_of(token).encode())
+        return protocol.Reply(call.number, self._report.secret_of(token).encode())
 
     def _may_ask(self, child: Child) -> bool:
         if child.asking + child.unread >= MAX_CALLS:
@@ -175,7 +168,7 @@ class ChildReader:
             self.distrust(child, "sends progress over the limit")
         elif child.runs(progress.token):
             child.current.moved = running_time.now()
-            self._reports.progressed(progress)
+            self._report.progressed(progress)
 
     def _take_turns(self, child: Child) -> None:
         """Read one large frame at a time: this child's goes on, or waits until those of others are written."""
@@ -189,7 +182,7 @@ class ChildReader:
     def resume(self) -> None:
         """Read the next large frame, if it fits beside the data that is not written yet."""
         if self._turns:
-            pending_bytes = self._reports.pending_bytes()
+            pending_bytes = self._report.pending_bytes()
             if not pending_bytes or pending_bytes + self._turns[0].frames.unfinished_bytes <= BUDGET_BYTES:
                 self._listen(self._turns[0])
 

@@ -109,7 +109,6 @@ _frames = partial(protocol.FrameReader, protocol.FROM_CHILD, protocol.MAX_CHILD_
 
 @dataclass(slots=True, eq=False)
 class Child:
-    number: int
     parent: Parent
     socket: socket.socket
     pipe: FileIO

@@ -67,7 +67,7 @@ class Slots:
 
     @property
     def children(self) -> Collection[Child]:
-        return self.zygotes.children.values()
+        return self.zygotes.children
 
     @property
     def busy(self) -> list[Child]:

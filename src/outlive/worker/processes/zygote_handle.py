@@ -49,11 +49,10 @@ class Control:
         self._socket, self._frames = sock, protocol.FrameReader(protocol.FROM_ZYGOTE)
         self._handle: Callable[[Report], None]
 
-    def ask(self, number: int, *passed: socket.socket | io.FileIO) -> None:
+    def ask(self, *passed: socket.socket | io.FileIO) -> None:
         """Ask for a process, which gets these. The answer is Forked or NotForked."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            request = protocol.encode_frame(protocol.Fork(number))
-            socket.send_fds(self._socket, [request], [one.fileno() for one in passed])
+            socket.send_fds(self._socket, [protocol.FORK], [one.fileno() for one in passed])
 
     async def receive(self) -> list[protocol.FromZygote] | None:
         """The next reports, before `listen`; None if the process is dead."""
@@ -91,7 +90,7 @@ class ZygoteHandle:
     def __init__(self, target: str, worker: UUID, hidden: Collection[str] = (), log_level: str = "info") -> None:
         """Exec the zygote, with no descriptor of the supervisor but its control socket."""
         self.target, self.hidden = target, {OWN, *hidden}
-        self.parents: dict[int, Parent] = {}
+        self.parents: list[Parent] = []
         self.facts: protocol.Ready | None = None
         """What the app declares, from its import to the end of the zygote."""
         self.memory_bytes = 0
@@ -185,7 +184,6 @@ class ZygoteHandle:
 
 @dataclass(slots=True, eq=False)
 class Parent:
-    number: int
     zygote: ZygoteHandle
     control: Control
     pid: int = 0
@@ -195,12 +193,13 @@ class Parent:
     """How many of its children had work when it died: any of them may have killed it."""
 
     @classmethod
-    def ask_for(cls, number: int, zygote: ZygoteHandle) -> Parent:
+    def ask_for(cls, zygote: ZygoteHandle) -> Parent:
         """Ask the zygote for a parent. It can be asked for children at once, and forks them when it is there."""
         ours, theirs = socket.socketpair()
         with theirs:
-            zygote.control.ask(number, theirs)
-        parent = zygote.parents[number] = cls(number, zygote, Control(ours))
+            zygote.control.ask(theirs)
+        parent = cls(zygote, Control(ours))
+        zygote.parents.append(parent)
         return parent
 
     @property
@@ -213,17 +212,17 @@ class Parent:
         """Whether it may fork another child ahead. It may not beside a warm child, which may stay forever."""
         return not self.dead and all(child.task and not child.bound for child in self.children)
 
-    def ask_for_child(self, number: int) -> Child:
+    def ask_for_child(self) -> Child:
         """Ask it for a child. If there are too few descriptors, those that were made are closed with their objects."""
         ours, theirs = socket.socketpair()
         read, write = linux.pipe()
         stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
         queue, queued = _make_tickets()
         with theirs, write, queued:
-            self.control.ask(number, theirs, write, stack, queued)
+            self.control.ask(theirs, write, stack, queued)
         ours.setblocking(False)
         os.set_blocking(read.fileno(), False)
-        child = Child(number, self, ours, read, stack, queue)
+        child = Child(self, ours, read, stack, queue)
         self.children.append(child)
         return child
 
@@ -238,7 +237,8 @@ class Parent:
         """Tell it to end. It kills its children first."""
         self.dead = True
         self.control.close()
-        self.zygote.parents.pop(self.number, None)
+        if self in self.zygote.parents:
+            self.zygote.parents.remove(self)
 
 
 def _make_tickets() -> tuple[io.FileIO, io.FileIO]:

@@ -61,10 +61,9 @@ class Zygotes:
         self.current: ZygoteHandle
         self.all: set[ZygoteHandle] = set()
         """Also the next one, and replaced or dead ones with processes below them."""
-        self.children: dict[int, Child] = {}
+        self.children: list[Child] = []
         self.groups: cgroups.Groups | None = None
         self.closing = False
-        self._number = 0
         self._refused: tuple[float, str] | None = None
         """Since when no child can be forked, and why."""
         self._not_imported = ""
@@ -130,7 +129,7 @@ class Zygotes:
         except NOT_IMPORTED as error:
             _log.error("the reload failed, and the worker goes on with the old app: %s", error)
             return
-        for child in self.children.values():
+        for child in self.children:
             child.retire()
         _log.info("the app was reloaded: %d tasks", len(ready.tasks))
         self._use(new, ready)
@@ -158,13 +157,13 @@ class Zygotes:
         return zygote is self.current and zygote.facts is not None
 
     def _end(self, zygote: ZygoteHandle) -> None:
-        for parent in list(zygote.parents.values()):
+        for parent in list(zygote.parents):
             parent.end()
         zygote.hang_up()
 
     def _end_if_replaced(self, zygote: ZygoteHandle) -> None:
         """A zygote that is not in use any more, and its parents, end with its last child."""
-        if not self._in_use(zygote) and all(child.zygote is not zygote for child in self.children.values()):
+        if not self._in_use(zygote) and all(child.zygote is not zygote for child in self.children):
             self._end(zygote)
 
     def trouble(self, now: float) -> str | None:
@@ -182,10 +181,10 @@ class Zygotes:
     @property
     def ready(self) -> list[Child]:
         """Children that wait for their first job."""
-        return [one for one in self.children.values() if one.pid and one.task is None and not one.retiring]
+        return [one for one in self.children if one.pid and one.task is None and not one.retiring]
 
     def _forking(self) -> int:
-        return sum(not one.pid and not one.retiring for one in self.children.values())
+        return sum(not one.pid and not one.retiring for one in self.children)
 
     def at_hand(self) -> int:
         """How many children are ready, or will be in a moment."""
@@ -210,14 +209,13 @@ class Zygotes:
     def _ask_for_child(self) -> None:
         if not self._forking():
             self._answered_at = time.monotonic()
-        able = [one for one in self.current.parents.values() if one.may_have_another]
+        able = [one for one in self.current.parents if one.may_have_another]
         parent = min(able, key=lambda one: one.engaged, default=None)
         if parent is None:
-            self._number += 1
-            parent = Parent.ask_for(self._number, self.current)
+            parent = Parent.ask_for(self.current)
             parent.control.listen(partial(self._handle, parent.zygote, parent))
-        self._number += 1
-        child = self.children[self._number] = parent.ask_for_child(self._number)
+        child = parent.ask_for_child()
+        self.children.append(child)
         loop = asyncio.get_running_loop()
         loop.add_reader(child.socket, self._slots.reader.read, child)
         loop.add_reader(child.pipe, self._slots.reader.read_output, child)
@@ -233,22 +231,20 @@ class Zygotes:
         if self._in_use(zygote):
             self._answered_at = time.monotonic()
         match message:
-            case Forked(number, pid):
-                if number in self.children:
-                    self._forked(self.children[number], pid)
-                elif number in zygote.parents:
-                    zygote.parents[number].pid = pid
-            case NotForked(number, reason):
-                if number in self.children:
-                    self._remove(self.children[number])
-                elif number in zygote.parents:
-                    self._end_parent(zygote.parents[number])
+            case Forked(pid):
+                asked = _first_asked_for(zygote if parent is None else parent)
+                asked.pid = pid
+                if isinstance(asked, Child):
+                    self._forked(asked)
+            case NotForked(reason):
+                asked = _first_asked_for(zygote if parent is None else parent)
+                self._remove(asked) if isinstance(asked, Child) else self._end_parent(asked)
                 if self._in_use(zygote):
                     self._refuse(reason)
             case Exited(pid):
                 if (child := self._child(pid)) is not None:
                     self._end_child(child, message, with_parent=parent is None)
-                for one in [one for one in zygote.parents.values() if one.pid == pid]:
+                for one in [one for one in zygote.parents if one.pid == pid]:
                     self._end_parent(one)
                     self.fork_ahead()
             case Left(pid):
@@ -262,10 +258,9 @@ class Zygotes:
         self._end_if_replaced(zygote)
 
     def _child(self, pid: int) -> Child | None:
-        return next((one for one in self.children.values() if one.pid == pid), None)
+        return next((one for one in self.children if one.pid == pid), None)
 
-    def _forked(self, child: Child, pid: int) -> None:
-        child.pid = pid
+    def _forked(self, child: Child) -> None:
         if not child.retiring:  # Otherwise it was dismissed before it was there.
             if self._refused is not None:
                 _log.info("children can be forked again")
@@ -276,10 +271,10 @@ class Zygotes:
         """Its jobs go on below their parents, which report to the supervisor. A new zygote replaces the current one."""
         zygote.hang_up()
         zygote.process.kill()  # It may only have closed its control socket.
-        for parent in list(zygote.parents.values()):
+        for parent in list(zygote.parents):
             if parent.dead or not parent.pid:  # It died first, or its fork was not reported.
                 self._end_orphan(parent)
-        for child in self.children.values():
+        for child in self.children:
             if child.zygote is zygote:
                 child.retire()
         which = "the zygote" if zygote is self.current else "a replaced zygote"
@@ -289,7 +284,7 @@ class Zygotes:
 
     def _end_orphan(self, parent: Parent) -> None:
         """A parent has died after its zygote: what was below it falls to the supervisor, which kills it."""
-        if parent.number not in parent.zygote.parents:
+        if parent not in parent.zygote.parents:
             return
         for child in parent.children:
             child.signal(signal.SIGKILL)
@@ -308,7 +303,7 @@ class Zygotes:
 
     def _end_child(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
         """A child is dead. What it sent before counts first, then its jobs end."""
-        del self.children[child.number]
+        self.children.remove(child)
         parent = child.parent
         if with_parent:
             parent.note_death()
@@ -317,13 +312,14 @@ class Zygotes:
         self._slots.deaths.child_died(child, exit, with_parent=with_parent)
         self._remove(child)
         # A slot needs two: beside the parent of a warm child, another one forks the next child ahead.
-        if not parent.children and len(parent.zygote.parents) > 2 * self.slots:
+        if not parent.children and parent.pid and len(parent.zygote.parents) > 2 * self.slots:
             parent.end()
         self._slots.child_ready()
 
     def _remove(self, child: Child) -> None:
         """Close all that the supervisor has of a child."""
-        self.children.pop(child.number, None)
+        if child in self.children:
+            self.children.remove(child)
         child.parent.children.remove(child)
         child.exited = True
         self._slots.reader.forget(child)
@@ -336,7 +332,7 @@ class Zygotes:
     def end(self) -> None:
         """Kill all processes. `gone` waits until they are gone."""
         self.closing = True
-        for child in list(self.children.values()):
+        for child in self.children[:]:
             child.signal(signal.SIGKILL)
             self._remove(child)
         for zygote in self.all:
@@ -358,7 +354,7 @@ class Zygotes:
         for zygote in self.all:
             if zygote.process.returncode is None:
                 yield zygote.process.pid
-            yield from (parent.pid for parent in zygote.parents.values() if parent.pid and not parent.dead)
+            yield from (parent.pid for parent in zygote.parents if parent.pid and not parent.dead)
 
     def continue_stopped(self, now: float) -> None:
         """Continue zygotes and parents that a job has stopped. Running ones do not notice."""
@@ -376,11 +372,17 @@ class Zygotes:
 
         A process that a job has left behind is below the job's parent, where one job runs at a time.
         """
-        parents = {parent.pid for zygote in self.all for parent in zygote.parents.values()}
+        parents = {parent.pid for zygote in self.all for parent in zygote.parents}
         for pid in linux.lineage_of(sender):
             if pid in parents or self._child(pid):
-                for one in list(self.children.values()):
+                for one in self.children[:]:
                     if (one.pid == pid or (one.parent.pid == pid and one.given)) and not one.distrusted:
                         self._slots.reader.distrust(one, f"sent {name} to its worker")
                 return True
         return False
+
+
+def _first_asked_for(above: ZygoteHandle | Parent) -> Parent | Child:
+    """The process that Forked or NotForked is about: these come in the order of the requests."""
+    below = above.children if isinstance(above, Parent) else above.parents
+    return next(one for one in below if not one.pid)
