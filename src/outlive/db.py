@@ -57,7 +57,7 @@ _FEW_SECONDS = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_coun
 # The plan of a claim is pinned: the tables that it reads change too fast for their statistics.
 _PINNED = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
-    "set enable_mergejoin = off; set enable_bitmapscan = off; set jit = off"
+    "set enable_mergejoin = off; set enable_bitmapscan = off"
 )
 
 PLAIN = Purpose(_SECONDS, check_ms=100)

@@ -53,6 +53,10 @@ def brief(value: datetime | None) -> str:
     return moment(value)[5:]
 
 
+EXACT = 10_000
+"""Jobs are counted up to this number. Beyond it, a count is estimated."""
+
+
 def number(count: int, *, estimated: bool = False) -> str:
     """A count. An estimated one has three digits that mean something."""
     return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"

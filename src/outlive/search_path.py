@@ -1,4 +1,5 @@
-"""The search_path of our sessions: names in our statements mean the server's own functions and operators.
+"""The search_path of our sessions: names in our statements mean the server's own functions and operators. And no JIT:
+to compile a statement takes longer than to run one of ours.
 
 Where other logins may create, as all may in schema public of a database made before Postgres 15, a function of theirs
 may fit a call of ours better than the server's own: count(text) is nearer than count("any"). It would run with our
@@ -8,7 +9,7 @@ rights. Functions of the schema are pinned by sql/schema/pins.sql.
 import re
 
 TRUSTED = "pg_catalog, pg_temp"
-PIN = f"set local search_path = {TRUSTED}".encode()
+PIN = f"set local search_path = {TRUSTED}; set local jit = off".encode()
 """Pins a transaction."""
 _CALL = re.compile(
     rb"select (?:where |[\w, *]+ from )?outlive\.\w+\(\s*(?:\$\d+::[\w ]+(?:\[\])?,?\s*)*\)(?: is null)?"
@@ -20,7 +21,8 @@ def pin_session(backend_pid: int, check_ms: int | None = None) -> bytes:
     has sent this to another backend, whose session is not ours to change."""
     check = f", pg_catalog.set_config('client_connection_check_interval', '{check_ms}', false)" if check_ms else ""
     return (
-        f"select pg_catalog.set_config('search_path', '{TRUSTED}', false){check} "
+        f"select pg_catalog.set_config('search_path', '{TRUSTED}', false), "
+        f"pg_catalog.set_config('jit', 'off', false){check} "
         f"where pg_catalog.pg_backend_pid() operator(pg_catalog.=) {backend_pid}"
     ).encode()
 

@@ -61,13 +61,13 @@ def jobs(queue: Queue) -> list[Any]:
     ("wanted", "expected"),
     [
         ({}, ALL[::-1]),
-        ({"states": tuple(State)}, [4, 3, 2, 1, 0, 7, 6, 5]),
+        ({"states": tuple(State)}, [1, 7, 6, 5, 4, 3, 2, 0]),
         ({"states": (State.PENDING,)}, [0]),
         ({"states": (State.RETRYABLE,)}, [1]),
         ({"states": (State.RUNNING,)}, [2]),
         ({"states": (State.BLOCKED, State.QUARANTINED)}, [4, 3]),
         ({"states": (State.SUCCEEDED, State.FAILED)}, [6, 5]),
-        ({"states": (State.CANCELLED, State.PENDING)}, [0, 7]),
+        ({"states": (State.CANCELLED, State.PENDING)}, [7, 0]),
         ({"task": "shop.parse"}, [0]),
         ({"task": "shop"}, []),
         ({"queue": "slow"}, [1]),
@@ -75,10 +75,13 @@ def jobs(queue: Queue) -> list[Any]:
         ({"source": "shop", "states": (State.FAILED,)}, []),
         ({"worker": "crawler-1"}, [6, 5, 4, 2, 1]),
         ({"worker": str(WORKER), "states": (State.RUNNING,)}, [2]),
-        ({"since_s": 270.0}, [7, 6]),
+        ({"since_s": 270.0}, [1, 7, 6]),
         ({"since_s": 270.0, "states": (State.FAILED,)}, [6]),
-        ({"since_s": 430.0, "states": (State.BLOCKED, State.CANCELLED)}, [3, 7]),
-        ({"older_s": 270.0, "states": (State.SUCCEEDED, State.FAILED, State.QUARANTINED)}, [4, 5]),
+        ({"since_s": 430.0, "states": (State.BLOCKED, State.CANCELLED)}, [7, 3]),
+        ({"older_s": 270.0, "states": (State.SUCCEEDED, State.FAILED, State.QUARANTINED)}, [5, 4]),
+        ({"task": "work", "queue": "default", "source": ""}, [7, 6, 5, 4, 3]),
+        ({"worker": "crawler-1", "states": (State.SUCCEEDED,), "task": "work", "older_s": 60.0}, [5]),
+        ({"worker": "crawler-2"}, []),
         ({"text": "überBLICK"}, [0]),
         ({"text": "valueerror"}, [6, 1]),
         ({"text": "SHOP.P"}, [0]),
@@ -87,9 +90,70 @@ def jobs(queue: Queue) -> list[Any]:
     ],
     ids=str,
 )
-def test_a_filter_finds_the_jobs_that_match_the_newest_first(queue, jobs, wanted, expected):
-    for limit, look in ((100, None), (1, 1), (2, 3)):
-        assert [jobs.index(one) for one in find(queue, JobFilter(**wanted), limit=limit, look=look)] == expected
+def test_a_filter_finds_the_jobs_that_match_the_newest_or_the_oldest_first(queue, jobs, wanted, expected):
+    for limit, look in ((100, None), (1, 1), (2, 3), (1, None)):
+        for oldest in (False, True):
+            found = find(queue, JobFilter(**wanted), limit=limit, look=look, oldest=oldest)
+            assert [jobs.index(one) for one in found] == expected[:: -1 if oldest else 1]
+
+
+def test_a_job_that_a_worker_ran_twice_is_found_once(queue):
+    queue.register_worker()
+    jobs = [queue.make(), queue.make()]
+    for job in jobs:
+        queue.run_job(job, Outcome.FAILED, after_s=60.0)
+    queue.set_now(later_s=60)
+    queue.run_job(jobs[0], Outcome.FAILED, final=True)
+    queue.claim_job(jobs[1])
+    for limit in (1, 10):
+        assert sorted(find(queue, JobFilter(worker="crawler-1"), limit=limit)) == sorted(jobs)
+
+
+MANY = """
+with fresh as materialized (
+  select outlive.now() - i * interval '1 second' as at, gen_random_uuid() as id, i from generate_series(1, 12000) i),
+made as (
+  insert into outlive.jobs (id, task, queue, args, priority, ready_at, created_at)
+  select id, 'flood', 'default', '{}', 5, at, at from fresh),
+ended as (
+  insert into outlive.attempts (job_id, attempt, token, outcome, state, started_at, ended_at, failures, crashes, losses,
+    worker_name, queue, source, task)
+  select id, 1, -i, 'succeeded', 'succeeded', at, at, 0, 0, 0, 'other', 'default', '', 'flood' from fresh
+  where i % 3 = 0),
+held as (
+  insert into outlive.held (id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
+  select id, 'key', at, 'default', '', 'flood', 5, at, 0, 0, 0, 0 from fresh where i % 3 = 1)
+insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+select 'default', '', 'flood', 5, at, id from fresh where i % 3 = 2
+"""
+"""Jobs that are newer than all others: 4,000 that wait, 4,000 that are held, and 4,000 that have succeeded."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"states": (State.RETRYABLE,)}, [1]),
+        ({"task": "shop.parse"}, [0]),
+        ({"task": "shop.parse", "states": (State.SUCCEEDED,)}, []),
+        ({"queue": "slow"}, [1]),
+        ({"source": "shop", "states": (State.RUNNING,)}, [2]),
+        ({"states": (State.FAILED,), "task": "work"}, [6]),
+        ({"worker": "crawler-1"}, [6, 5, 4, 2, 1]),
+        ({"worker": "other", "states": (State.FAILED,)}, []),
+        ({"states": (State.PENDING,), "older_s": 7200.0, "task": "shop.parse"}, []),
+        ({"states": (State.QUARANTINED, State.BLOCKED)}, [4, 3]),
+        ({"text": "nothing", "states": (State.CANCELLED,)}, []),
+    ],
+    ids=str,
+)
+def test_a_few_jobs_among_many_are_found_at_once_and_no_others_are_read(queue, jobs, wanted, expected):
+    queue.execute(MANY)
+    read = "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables"
+    with queue.transaction():
+        before = queue.value(read)
+        found = queue.run(store.find_jobs(JobFilter(**wanted), limit=50))
+        assert queue.value(read) - before < 1500
+    assert ([jobs.index(one) for one in found.ids], found.next) == (expected, None)
 
 
 def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url):
@@ -152,7 +216,7 @@ def test_a_search_by_text_ends_at_its_reach_and_says_so(queue, monkeypatch):
         assert (ids, found.seen, found.cut) == ([] if cut else [old], seen, cut)
 
 
-@given(st.text(max_size=60) | st.from_regex(r"(jobs|batch|unfinished|finished)\.-?\d{1,30}\.[0-9a-f]{30,33}\.\d{1,9}"))
+@given(st.text(max_size=60) | st.from_regex(r"(ids|batch|worker|lanes)\.-?\d{1,30}\.[0-9a-f]{30,33}\.\d{1,9}"))
 def test_a_malformed_position_is_no_error_of_outlive(past):
     with contextlib.suppress(BadArguments):  # No other error.
         store.find_jobs(JobFilter(), past=past or "x", limit=10)
@@ -162,8 +226,10 @@ def test_a_page_of_the_newest_jobs_reads_no_more_than_it_shows(queue):
     done = queue.make_many(3000)
     queue.execute(
         "with gone as (delete from outlive.waiting where id = any(%s) returning id)"
-        " insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
-        " select id, 1, row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0 from gone",
+        " insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses,"
+        " queue, source, task)"
+        " select id, 1, row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0, 'default', '', 'work'"
+        " from gone",
         [done[:2000]],
     )
     for wanted in (JobFilter(), JobFilter(states=(State.SUCCEEDED,))):

@@ -114,8 +114,10 @@ def test_finding_the_old_uses_the_index(queue):
     for _ in range(3):
         queue.make_finished()
     queue.execute(
-        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
-        " select gen_random_uuid(), 1, -n, 'succeeded', 'succeeded', outlive.now() + n * interval '1 s', 0, 0, 0"
+        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses,"
+        " queue, source, task)"
+        " select gen_random_uuid(), 1, -n, 'succeeded', 'succeeded', outlive.now() + n * interval '1 s', 0, 0, 0,"
+        " 'default', '', 'work'"
         " from generate_series(60, 5060) n"
     )
     queue.set_now(later_s=61)

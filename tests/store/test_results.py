@@ -234,8 +234,9 @@ def test_finding_the_expired_reads_nothing_of_other_tasks(queue):
     for _ in range(3):
         queue.make_finished()
     queue.execute(
-        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
-        " select gen_random_uuid(), 1, -n, 'succeeded', 'succeeded', outlive.now(), 0, 0, 0"
+        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses,"
+        " queue, source, task)"
+        " select gen_random_uuid(), 1, -n, 'succeeded', 'succeeded', outlive.now(), 0, 0, 0, 'default', '', 'work'"
         " from generate_series(1, 5000) n"
     )
     statement = store.prune_expired()

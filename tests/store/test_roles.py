@@ -30,7 +30,7 @@ FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
-        *("watch", "silent_workers"),
+        *("count_held", "watch", "silent_workers"),
     },
     "outlive_job": {"complete"},
     "outlive_protocol": PROTOCOL,
@@ -137,7 +137,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete"),
-        *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
+        *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
         *PROTOCOL,
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
@@ -235,6 +235,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())
         run(store.list_queues(), store.list_lanes(limit=10), store.stats(), store.rates(), store.latencies())
+        run(store.count_stuck())
         run(store.group_killers(), store.list_running(), store.ends_by_minute(minutes=2))
         run(store.times_by_minute(minutes=2), store.health(), store.job_health(), store.metrics())
         run(store.write_some(), store.with_prefix("jobs", "0"), store.with_prefix("batches", "0"))

@@ -160,3 +160,18 @@ def test_a_migration_binds_names_to_the_server_s_own(server_url):
                 "   select from pg_proc q where q.oid = d.objid and q.pronamespace = 'public'::regnamespace)"
             )
             assert admin.execute(uses).fetchall() == []
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_no_session_of_ours_compiles_statements_whatever_the_database_says(server_url, pooled, monkeypatch):
+    if pooled:  # As behind a pooler, which sends a statement to another backend.
+        pin = search_path.pin_session
+        monkeypatch.setattr(search_path, "pin_session", lambda pid, check_ms=None: pin(pid + 1, check_ms))
+    statement = db.Statement("jit", b"select current_setting('jit')", (), lambda rows: rows[0][0], ())
+    with new_database(server_url) as url:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"alter database {admin.info.dbname} set jit = on".encode())
+        for purpose in PURPOSES:
+            with db.connect(url, purpose) as connection:
+                assert connection.pooled is pooled
+                assert db.run(connection, statement) == "off"

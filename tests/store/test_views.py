@@ -226,8 +226,9 @@ def crowd(queue: Queue) -> list[UUID]:
         " order by id limit 40000"
     )
     queue.execute(
-        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)"
-        " select id, 1, -row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0"
+        "insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses,"
+        " queue, source, task)"
+        " select id, 1, -row_number() over (), 'succeeded', 'succeeded', outlive.now(), 0, 0, 0, queue, source, task"
         " from outlive.jobs order by id desc limit 60000"
     )
     queue.execute("analyze outlive.jobs, outlive.attempts")

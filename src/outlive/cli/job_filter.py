@@ -58,7 +58,7 @@ class Filter(msgspec.Struct, frozen=True):
     source: Annotated[str | None, _only("of this source.", SOURCES)] = None
     worker: Annotated[str | None, _only("that this worker runs or has run.", WORKERS)] = None
     batch: Annotated[str | None, _only("of this batch.")] = None
-    since: Annotated[str | None, _only("that ended within this time, e.g. 2h, and unfinished ones made in it.")] = None
+    since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h.")] = None
     text: Annotated[
         str | None,
         _only("with this text in task, error or arguments, among the newest 100,000. Blanks don't count."),

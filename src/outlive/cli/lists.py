@@ -18,7 +18,7 @@ from outlive.cli.job_filter import Filter
 from outlive.cli.screen import Column, Listing, Row, of, text, time_of
 from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
 from outlive.model import Record
-from outlive.operations import selection
+from outlive.operations import facts, selection
 from outlive.operations.facts import evidence
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ WORKERS = (
     Column("worker", lambda row: text(row["name"], (f"\n{row['id']}", "dim"))),
     Column("state", lambda row: text((row["state"], screen.WORKER_STYLES[row["state"]]))),
     Column("where", lambda row: text(f"{row['hostname']}, pid {row['pid']}"), shrink="fold", wide=True),
-    Column("running", lambda row: text(f"{row['running']} of {row['slots']}"), "right"),
+    Column("running", lambda row: text(facts.busy(row)), "right"),
     Column("memory", lambda row: text(size(row["memory_bytes"]) if row["memory_bytes"] else ""), "right", wide=True),
     Column("started", time_of("started_at"), wide=True),
     Column("last seen", lambda row: text(screen.seen(row))),

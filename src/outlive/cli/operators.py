@@ -118,7 +118,7 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
         if not count.jobs:
             return tally
         confirm(f"{verb.name} {count}", yes=yes)
-        total = None if count.more else count.jobs
+        total = None if count.more or count.estimated else count.jobs
     else:
         jobs = list(dict.fromkeys(found_id(context, "job", digits) for digits in chosen))
         total = len(jobs)

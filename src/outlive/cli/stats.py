@@ -14,6 +14,7 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, Listing, Part, Row, count_of, of, text, time_of
 from outlive.humanize import brief, counted, duration, number, one_line, plain, rate
+from outlive.operations import facts
 from outlive.statement import Statement
 from outlive.states import FINISHED, State
 
@@ -48,7 +49,7 @@ def stats(
     json: Json = False,
     watch: Watch = False,
 ) -> None:
-    """Count the jobs by state, queue and task. More than 5,000 of a state are estimated, and marked with ≈.
+    """Count the jobs by state, queue and task. More than 10,000 of a lane are estimated, and marked with ≈.
 
     With --watch it shows live how fast jobs end and how long they wait and run, the workers, killers and sources.
 
@@ -83,8 +84,10 @@ class Counts(NamedTuple):
             counts[tuple(row[key] for key in keys) if keys[1:] else row[keys[0]]] += row["jobs"]
         return counts
 
-    def estimated(self) -> set[str]:
-        return {row["state"] for row in self.rows if row["estimated"]}
+    def estimated(self, *keys: str) -> set[Any]:
+        """What of these keys has an estimated count."""
+        rows = [row for row in self.rows if row["estimated"]]
+        return {tuple(row[key] for key in keys) if keys[1:] else row[keys[0]] for row in rows}
 
     def ended(self) -> str:
         return ", ".join(f"{rate(per_s)} {state}" for state, per_s in self.ended_per_s.items())
@@ -96,8 +99,11 @@ class Counts(NamedTuple):
             "by_state": {state: states[state] for state in State},
             "by_queue": self.by("queue"),
             "by_task": self.by("task"),
-            "counts": [{key: row[key] for key in ("state", "queue", "task", "jobs")} for row in self.rows],
-            "estimated": sorted(self.estimated()),
+            "counts": [
+                {"state": state, "queue": queue, "task": task, "jobs": jobs}
+                for (state, queue, task), jobs in self.by("state", "queue", "task").items()
+            ],
+            "estimated": sorted(self.estimated("state")),
             "ended_per_s": self.ended_per_s,
         }
 
@@ -106,18 +112,24 @@ def _table(counts: Counts) -> RenderableType:
     """A row for each queue and task, a column for each state that occurs."""
     if not counts.rows:
         return "there are no jobs"
-    rough, total, cells = counts.estimated(), counts.by("state"), counts.by("queue", "task", "state")
+    rough, total, cells = counts.estimated("state"), counts.by("state"), counts.by("queue", "task", "state")
+    rough_cells = counts.estimated("queue", "task", "state")
     lanes = sorted({(queue, task) for queue, task, _ in cells})
     lines = [
-        {"queue": queue, "task": task, **{state: cells[queue, task, state] for state in total}} for queue, task in lanes
+        {
+            "queue": queue,
+            "task": task,
+            **{state: cells[queue, task, state] for state in total},
+            "estimated": {state for state in total if (queue, task, state) in rough_cells},
+        }
+        for queue, task in lanes
     ]
-    lines += [{"queue": "", "task": f"{number(total.total(), estimated=bool(rough))} jobs", **total}]
-    for line in lines:
-        line["estimated"] = True
+    whole = f"{number(total.total(), estimated=bool(rough))} jobs"
+    lines += [{"queue": "", "task": whole, **total, "estimated": rough}]
     columns = [Column("queue", of("queue")), Column("task", of("task"), shrink="fold")]
     rarity = {state: place for place, (state, _) in enumerate(total.most_common(), start=1)}
     for state in (one for one in State if one in total):
-        columns.append(Column(state, count_of(state, "", rough=state in rough), "right", spare=rarity[state]))
+        columns.append(Column(state, _cell(state), "right", spare=rarity[state]))
     fitting = {one.title for one in screen.fitting(columns, lines)}
     hidden = [one.title for one in columns if one.title not in fitting]
     missing = ", ".join(f"{number(total[state], estimated=state in rough)} {state}" for state in hidden)
@@ -127,6 +139,10 @@ def _table(counts: Counts) -> RenderableType:
         f"attempts that ended per second lately: {counts.ended()}" if counts.ended_per_s else "",
     )
     return screen.stacked(screen.table(columns, lines), *(text((note, "dim")) for note in notes if note))
+
+
+def _cell(state: str) -> screen.Cell:
+    return lambda row: text((number(row[state], estimated=state in row["estimated"]), "" if row[state] else "dim"))
 
 
 class Seen(NamedTuple):
@@ -205,10 +221,10 @@ def _bold(count: float) -> str:
 
 
 def _states(label: str, counts: Counts, states: Sequence[State]) -> Text:
-    rough, jobs = bool(counts.estimated()), counts.by("state")
+    rough, jobs = counts.estimated("state"), counts.by("state")
     parts: list[Part] = []
     for state in states:
-        count = number(jobs[state], estimated=rough and jobs[state] > 5000)
+        count = number(jobs[state], estimated=state in rough)
         parts += [(count, _bold(jobs[state])), " ", screen.state(state), "  "]
     return _line(label, *parts)
 
@@ -244,7 +260,7 @@ def _queue(row: Row) -> list[Part]:
 
 
 def _worker(row: Row) -> list[Part]:
-    busy = f"  {row['running']} of {counted(row['slots'], 'slot')}, seen {screen.seen(row)}"
+    busy = f"  {facts.busy(row)} busy, seen {screen.seen(row)}"
     trouble = (f"  {one_line(row['trouble'])}" if row["trouble"] else "", "bold red")
     return [_short(row["name"]), (row["state"], screen.WORKER_STYLES[row["state"]]), (busy, "dim"), trouble]
 

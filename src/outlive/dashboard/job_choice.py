@@ -13,7 +13,7 @@ from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
 
-FIELDS = (*TEXTS, "state", "batch", "since")
+FIELDS = (*TEXTS, "state", "batch", "since", "before")
 MAX_IDS = 1000
 MAX_VALUE = 500
 _DIGITS = re.compile(r"[0-9a-f]{4,32}")
@@ -36,13 +36,17 @@ def filter_of(fields: Mapping[str, str]) -> JobFilter:
         batch_id = None if batch is None else UUID(batch)
     except ValueError:
         raise BadField("batch", f"{batch!r} is not the id of a batch") from None
-    try:
-        since_s = validation.optional(validation.seconds)("since", given["since"])
-    except ConfigError as error:
-        raise BadField("since", str(error)) from None
+    times = {key: _seconds(key, given[key]) for key in ("since", "before")}
     states = () if state is None else (State(state),)
     texts: dict[str, Any] = {key: given[key] for key in TEXTS}
-    return JobFilter(states=states, batch=batch_id, since_s=since_s, **texts)
+    return JobFilter(states=states, batch=batch_id, since_s=times["since"], older_s=times["before"], **texts)
+
+
+def _seconds(field: str, given: str | None) -> float | None:
+    try:
+        return validation.optional(validation.seconds)(field, given)
+    except ConfigError as error:
+        raise BadField(field, str(error)) from None
 
 
 def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:

@@ -14,6 +14,7 @@ from outlive.dashboard.visits import Visit
 from outlive.errors import no_job
 from outlive.model import Attempt
 from outlive.operations import facts, selection
+from outlive.operations.selection import Count
 from outlive.operations.verbs import VERBS
 from outlive.states import State
 from outlive.store import Found, JobFilter
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 PAGE = 50
-SEARCH_S = 0.03
-"""How long a page searches before it shows what it has found."""
+SEARCH_S = 0.1
+"""How long a page searches where no index has all parts of the filter, before it shows what it has found."""
+COUNT_S = 0.05
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
 
@@ -34,12 +36,13 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         wanted = filter_of(dict(visit.query))
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
+    oldest = visit.get("sort") == "oldest"
     digits = None if wrong else prefix(wanted.text)
     ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
-        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), patience_s=SEARCH_S)
+        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), oldest=oldest, patience_s=SEARCH_S)
         found = await site.database.do(steps)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
@@ -51,6 +54,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "still": bool(wrong) or (found.next is not None and (wanted.text is not None or visit.get("past") is not None)),
         "jobs": rows,
         "given": given,
+        "sort": "oldest" if oldest else None,
         "filtered": any(given.values()),
         "verbs": verbs,
         "on_all": [verb for verb in verbs if wanted.states or verb.default],
@@ -59,7 +63,19 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "seen": found.seen,
         "full": len(rows) >= PAGE,
         "cut": found.cut,
+        "count": None if wrong else await _count(site, wanted, found, first=visit.get("past") is None),
     }
+
+
+async def _count(site: Site, wanted: JobFilter, found: Found, *, first: bool) -> Count | None:
+    """How many jobs match, on all pages. None for a search by text, which is too slow to count."""
+    if first and found.next is None:
+        return Count(len(found.ids))
+    if wanted.by_lane:
+        return selection.count_in(await site.history.counts.get(), wanted)
+    if wanted.text is not None:
+        return None
+    return await site.database.do(selection.count(wanted, patience_s=COUNT_S))
 
 
 async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
     by_worker: dict[object, list[dict[str, Any]]] = {}
     for job in running:
         by_worker.setdefault(job["worker"], []).append(job)
-    return {"title": "Workers", "workers": rows, "running": by_worker}
+    return {"title": "Workers", "workers": rows, "running": by_worker, "busy": facts.busy}
 
 
 async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 FEW = 5
-MOST_STUCK = 1000
 OUTCOMES = [
     Outcome.SUCCEEDED,
     Outcome.RELEASED,
@@ -46,7 +45,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     counts = await site.history.counts.get()
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
-    stuck = await run(store.list_stuck(limit=MOST_STUCK))
+    stuck = await run(store.list_stuck(limit=FEW))
     lanes = await site.history.lanes.get()
     queues = await site.history.queues.get()
     sources = await run(store.list_sources())
@@ -57,7 +56,11 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     rough = {row["state"] for row in counts if row["estimated"]}
     dead = [row for row in workers if findings.has_died(row, within_s=findings.HOUR_S)]
     active = [row for row in workers if row["state"] == "active"]
-    health = {"stuck": len(stuck), "quarantined": by_state["quarantined"], "active_workers": len(active)}
+    health = {
+        "stuck": await run(store.count_stuck()),
+        "quarantined": by_state["quarantined"],
+        "active_workers": len(active),
+    }
     found = findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S)
     return {
         "title": "Overview",
@@ -65,7 +68,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "rough": rough,
         "killers": killers,
         "dead": dead[:FEW],
-        "stuck": stuck[:FEW],
+        "stuck": stuck,
         "charts": drawn(site.history),
         "troubles": [one for one in found if one.level != "fine" and one.page],
         "active": len(active),

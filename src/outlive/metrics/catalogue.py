@@ -83,13 +83,13 @@ OF_PROCESS = (QUARANTINED, REAPED, ROUND_TRIPS, UP)
 OF_DATABASE = (
     _gauge(
         "jobs",
-        "Jobs in the database, by state. More than 5,000 of a state are estimated from a sample.",
+        "Jobs in the database, by state. More than 10,000 of a lane are estimated from a sample.",
         "state",
         always=tuple(State),
     ),
     _gauge(
         "queue_waiting_jobs",
-        "Jobs that wait to be claimed, also those whose time is yet to come. More than 5,000 in all are estimated.",
+        "Jobs that wait to be claimed, also those whose time is yet to come. More than 10,000 of a lane are estimated.",
         "queue",
     ),
     _gauge("queue_ready_jobs", "Jobs among these that could run now.", "queue"),

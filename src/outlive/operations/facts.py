@@ -13,7 +13,7 @@ import msgspec
 
 from outlive import program, references, timetable
 from outlive.errors import BadArguments
-from outlive.humanize import RESTART, counted, duration, moment, size
+from outlive.humanize import RESTART, counted, duration, moment, number, size
 from outlive.states import State
 
 
@@ -38,6 +38,13 @@ SHOWN = 5
 """How many other jobs a fact names."""
 Part = str | datetime | InState | Link
 Job = Mapping[str, Any]
+
+
+def busy(worker: Mapping[str, Any]) -> str:
+    """How many slots of a worker are busy, and how many more jobs it has claimed, which wait in it."""
+    running, slots = worker["running"], worker["slots"]
+    ahead = f", {number(running - slots)} claimed ahead" if running > slots else ""
+    return f"{min(running, slots)} of {slots}{ahead}"
 
 
 def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:

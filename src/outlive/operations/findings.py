@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from outlive import program, store
-from outlive.humanize import RESTART, counted, duration, few, size
+from outlive.humanize import EXACT, RESTART, counted, duration, few, number, size
 from outlive.operations.selection import Count
 
 OLDEST_POSTGRES = 14
@@ -263,4 +263,4 @@ def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
 
 
 def _are(count: int, thing: str) -> str:
-    return counted(count, f"{thing} is", f"{thing}s are")
+    return f"{number(count, estimated=count > EXACT)} {thing}{' is' if count == 1 else 's are'}"

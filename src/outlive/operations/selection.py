@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from outlive import store
-from outlive.humanize import counted, duration, few
+from outlive.humanize import EXACT, duration, few, number
 from outlive.operations import Steps
 from outlive.store import Found, JobFilter
 
 TEXTS = ("task", "queue", "source", "worker", "text")
 """The parts of a filter that are as people write them."""
-MOST_SEEN, MOST_SEEN_FOR_TEXT = 4000, 1500
-"""How many jobs one statement looks at where time is short: some milliseconds."""
 _LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text": "with the text", "ids": "jobs"}
 
 
@@ -29,36 +28,54 @@ def in_words(key: str, value: object) -> tuple[str, str]:
 
 
 class Count(NamedTuple):
+    """How many jobs match: exactly, or about so many (estimated), or more than that (more)."""
+
     jobs: int
-    more: bool
-    """There are more: counting has ended early."""
+    more: bool = False
+    estimated: bool = False
 
     def __str__(self) -> str:
-        return f"{'more than ' if self.more else ''}{counted(self.jobs, 'job')}"
+        about = number(self.jobs, estimated=self.estimated)
+        return f"{'more than ' if self.more else ''}{about} {'job' if self.jobs == 1 else 'jobs'}"
 
 
 def count(wanted: JobFilter, *, patience_s: float = math.inf) -> Steps[Count]:
-    """How many jobs match. Counting ends after 10,000 jobs, or when the patience does."""
+    """How many jobs match. Jobs of a state, task, queue or source are counted as everywhere else; counting others ends
+    after 10,000 jobs, or when the patience does.
+    """
+    if wanted.by_lane:
+        return count_in((yield store.stats()), wanted)
     jobs, past, began = 0, None, time.monotonic()
     while True:
-        limit = store.MOST_COUNTED + 1 - jobs
+        limit = EXACT + 1 - jobs
         found: Found = yield store.find_jobs(wanted, past=past, limit=limit, counting=True)
         jobs, past = jobs + found.count, found.next
-        if jobs > store.MOST_COUNTED:
-            return Count(store.MOST_COUNTED, more=True)
+        if jobs > EXACT:
+            return Count(EXACT, more=True)
         if past is None or time.monotonic() - began > patience_s:
             return Count(jobs, more=past is not None)
 
 
-def page(wanted: JobFilter, *, limit: int, past: str | None = None, patience_s: float = math.inf) -> Steps[Found]:
-    """The next jobs that match. Where few do, these are what is found when the patience ends."""
+def count_in(counts: Sequence[Mapping[str, Any]], wanted: JobFilter) -> Count:
+    """How many jobs match a filter by lane, by the counts of all jobs."""
+    parts = {key: value for key in ("task", "queue", "source") if (value := getattr(wanted, key)) is not None}
+    rows = [
+        row
+        for row in counts
+        if row["state"] in (wanted.states or (row["state"],)) and all(row[key] == parts[key] for key in parts)
+    ]
+    return Count(sum(row["jobs"] for row in rows), estimated=any(row["estimated"] for row in rows))
+
+
+def page(
+    wanted: JobFilter, *, limit: int, past: str | None = None, oldest: bool = False, patience_s: float = math.inf
+) -> Steps[Found]:
+    """The next jobs that match. Where no index has all of them, these are what is found when the patience ends."""
     ids: list[UUID] = []
-    seen, began = 0, time.monotonic()
-    most = MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
+    began = time.monotonic()
     while True:
-        look = None if patience_s == math.inf else min(4 * max(limit, seen), most)
-        found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), look=look)
+        found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), oldest=oldest)
         ids += found.ids
-        past, seen = found.next, found.seen
+        past = found.next
         if past is None or len(ids) >= limit or time.monotonic() - began > patience_s:
-            return Found(ids, len(ids), seen, past, found.cut)
+            return Found(ids, len(ids), found.seen, past, found.cut)

@@ -45,6 +45,11 @@ create table if not exists outlive.schema_version (
 create or replace function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
+-- A lane as a number, for indexes: to compare four texts would cost each end four times as much.
+create or replace function outlive.lane_hash(queue text, source text, task text, state text) returns bigint
+language sql immutable parallel safe
+return hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))));
+
 -- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
 create table if not exists outlive.jobs (
   id uuid primary key,
@@ -83,6 +88,8 @@ create table if not exists outlive.waiting (
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 create index if not exists waiting_crashed on outlive.waiting (task) where crashes > 0;
+create index if not exists waiting_retryable on outlive.waiting (queue, source, task, ready_at, id)
+  where failures + crashes > 0;
 
 -- The attempts under way. The token is the right to end the attempt.
 create table if not exists outlive.running (
@@ -128,6 +135,8 @@ create table if not exists outlive.held (
   unmet int  -- Of a dependent job: how many of its dependencies are not met.
 );
 create index if not exists held_why on outlive.held (why, since);
+create index if not exists held_by_lane on outlive.held (
+  queue, source, task, why, (failures + crashes > 0), since, id);
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
@@ -164,7 +173,9 @@ create table if not exists outlive.key_locks (
   bucket int primary key
 );
 
--- Every attempt that has ended, with its outcome, its evidence and its result.
+-- Every attempt that has ended, with its outcome, its evidence and its result. `state` is what it has made of its
+-- job; if an operator retries that, the state becomes pending. So a job is finished if an attempt says so, and the
+-- index by lane has the finished jobs only. The lane is that of the job.
 create table if not exists outlive.attempts (
   job_id uuid not null,
   attempt int not null,
@@ -193,10 +204,16 @@ create table if not exists outlive.attempts (
   memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
   loss text collate "C" check (loss in ('alone', 'taken back')),
     -- Of a lost attempt: nothing ran beside it; or its worker was alive, and the loss does not count.
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
 create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
+create index if not exists attempts_by_lane on outlive.attempts (
+  outlive.lane_hash(queue, source, task, state), ended_at) where state in ('succeeded', 'failed', 'cancelled');
+create index if not exists attempts_by_worker on outlive.attempts (hashtextextended(worker_name, 0), ended_at);
 create index if not exists attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 create index if not exists attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
@@ -1353,11 +1370,11 @@ begin
   written as (
     insert into outlive.attempts (
       job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at,
-      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at)
+      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at, queue, source, task)
     select
       e.id, e.attempt, e.token, by_worker, 'succeeded', 'succeeded', peaks_bytes[e.n], cpus_s[e.n], outputs[e.n],
       results[e.n], e.started_at, outlive.now(), e.failures, e.crashes, e.losses, me.name, me.hostname,
-      memories[e.n], case when some_expire then outlive.expiry(e.task) end
+      memories[e.n], case when some_expire then outlive.expiry(e.task) end, e.queue, e.source, e.task
     from ended e where coalesce(outcomes[e.n], 'succeeded') = 'succeeded'
     returning job_id),
   settled as materialized (
@@ -1398,7 +1415,7 @@ begin
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
     case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory,
-    case when outcome = 'lost' and had.alone then 'alone' end);
+    case when outcome = 'lost' and had.alone then 'alone' end, had.queue, had.source, had.task);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -1427,11 +1444,12 @@ returns uuid[] language plpgsql as $$
 -- caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at, queue, source,
+    task)
   select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
-    j.error, outlive.now(), j.failures, j.crashes, j.losses,
-    outlive.expiry((select t.task from outlive.jobs t where t.id = j.id))
-  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error);
+    j.error, outlive.now(), j.failures, j.crashes, j.losses, outlive.expiry(t.task), t.queue, t.source, t.task
+  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error),
+    lateral (select o.queue, o.source, o.task from outlive.jobs o where o.id = j.id offset 0) t;
   delete from outlive.dedupe_keys k where k.id = any(jobs);
   return jobs;
 end $$;
@@ -2290,19 +2308,6 @@ begin atomic
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
-create or replace function outlive.finished() returns setof outlive.attempts language sql stable
-begin atomic
-  -- The last attempt of every finished job. An earlier attempt may end as failed or cancelled too, if an operator
-  -- retried the job; so a job is finished only if no attempt follows and the job is in none of the three places.
-  -- Postgres inlines this function into the query that calls it.
-  select a.* from outlive.attempts a
-  where a.state in ('succeeded', 'failed', 'cancelled')
-    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
-    and not exists (select from outlive.waiting w where w.id = a.job_id)
-    and not exists (select from outlive.running r where r.id = a.job_id)
-    and not exists (select from outlive.held h where h.id = a.job_id);
-end;
-
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
@@ -2420,6 +2425,8 @@ begin
         insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
         select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
         from outlive.attempts a where a.job_id = j.id;
+        update outlive.attempts a set state = 'pending'
+        where a.job_id = j.id and a.state in ('failed', 'cancelled');
         changed := true;
         if state = 'failed' then
           failed := failed || id;
@@ -2511,7 +2518,8 @@ begin
     'jobs can be pruned only in a transaction with the isolation level READ COMMITTED');
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
-    select f.job_id from outlive.finished() f where f.job_id = any(mine)
+    select a.job_id from outlive.attempts a
+    where a.job_id = any(mine) and a.state in ('succeeded', 'failed', 'cancelled')
     union all
     select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
   mine := array(
@@ -2576,97 +2584,323 @@ begin
 end $$;
 
 -- Finding jobs: the operators' filter.
+--
+--     waiting_lanes, retryable_lanes, held_lanes, finished_lanes   the lanes that have such jobs
+--     jobs_by_lane     jobs by state, task, queue and source, in the order of the time of their state
+--     jobs_of_workers  jobs that workers run or have run
+--     find_jobs        jobs by any filter, a page at a time
+--
+-- The time of a job's state is when it is ready, while it waits; when its attempt began, while it runs; since when
+-- it is held; or when it ended. Each index by lane has this time last, so the jobs that match are read in order
+-- from the lanes that match, and no other job is read. Lanes are found by a loose index scan, one step for each.
+
+create or replace function outlive.waiting_lanes()
+returns table (queue text, source text, task text, priority smallint)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+begin atomic
+  with recursive lane as (
+    (select w.queue, w.source, w.task, w.priority from outlive.waiting w order by 1, 2, 3, 4 limit 1)
+    union all
+    select n.* from lane l, lateral (
+      select w.queue, w.source, w.task, w.priority from outlive.waiting w
+      where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
+      order by 1, 2, 3, 4 limit 1) n)
+  select l.queue, l.source, l.task, l.priority from lane l;
+end;
+
+create or replace function outlive.retryable_lanes() returns table (queue text, source text, task text)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+begin atomic
+  with recursive lane as (
+    (select w.queue, w.source, w.task from outlive.waiting w where w.failures + w.crashes > 0
+     order by w.queue, w.source, w.task, w.ready_at limit 1)
+    union all
+    select n.* from lane l, lateral (
+      select w.queue, w.source, w.task from outlive.waiting w
+      where w.failures + w.crashes > 0 and (w.queue, w.source, w.task) > (l.queue, l.source, l.task)
+      order by w.queue, w.source, w.task, w.ready_at limit 1) n)
+  select l.queue, l.source, l.task from lane l;
+end;
+
+create or replace function outlive.held_lanes()
+returns table (queue text, source text, task text, why text, failed boolean, state text)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+begin atomic
+  with recursive lane as (
+    (select h.queue, h.source, h.task, h.why, h.failures + h.crashes > 0 as failed from outlive.held h
+     order by 1, 2, 3, 4, 5 limit 1)
+    union all
+    select n.* from lane l, lateral (
+      select h.queue, h.source, h.task, h.why, h.failures + h.crashes > 0 from outlive.held h
+      where (h.queue, h.source, h.task, h.why, h.failures + h.crashes > 0)
+        > (l.queue, l.source, l.task, l.why, l.failed)
+      order by 1, 2, 3, 4, 5 limit 1) n)
+  select l.queue, l.source, l.task, l.why, l.failed, outlive.held_state(l.why, l.failed) from lane l;
+end;
+
+create or replace function outlive.finished_lanes()
+returns table (queue text, source text, task text, state text, hash bigint)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+begin atomic
+  with recursive lane as (
+    (select a.queue, a.source, a.task, a.state, outlive.lane_hash(a.queue, a.source, a.task, a.state) as hash
+     from outlive.attempts a where a.state in ('succeeded', 'failed', 'cancelled') order by 5 limit 1)
+    union all
+    select n.* from lane l, lateral (
+      select a.queue, a.source, a.task, a.state, outlive.lane_hash(a.queue, a.source, a.task, a.state)
+      from outlive.attempts a
+      where a.state in ('succeeded', 'failed', 'cancelled')
+        and outlive.lane_hash(a.queue, a.source, a.task, a.state) > l.hash
+      order by 5 limit 1) n)
+  select l.queue, l.source, l.task, l.state, l.hash from lane l;
+end;
+
+create or replace function outlive.jobs_by_lane(
+  states text[], of_task text, in_queue text, of_source text, from_at timestamptz, until_at timestamptz,
+  past_at timestamptz, past_id uuid, oldest boolean, most int)
+returns table (at timestamptz, id uuid, state text)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan as $$
+-- The first jobs past a position that are in one of these states, and came into it in this time. Null takes every
+-- task, queue or source. Finished jobs of all lanes are read by their state: there may be many lanes.
+#variable_conflict use_column
+declare
+  every_lane boolean := of_task is null and in_queue is null and of_source is null;
+  ended text[] := array(select unnest(states) intersect select unnest('{succeeded,failed,cancelled}'::text[]));
+begin
+  if oldest then
+    return query
+    select n.at, n.id, n.state from (
+      select w.at, w.id, 'pending' as state from outlive.waiting_lanes() l, lateral (
+        select t.ready_at as at, t.id from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+          and t.ready_at >= from_at and t.ready_at < until_at and (t.ready_at, t.id) > (past_at, past_id)
+          and t.failures + t.crashes = 0
+        order by t.ready_at, t.id limit most) w
+      where 'pending' = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select w.at, w.id, 'retryable' from outlive.retryable_lanes() l, lateral (
+        select t.ready_at as at, t.id from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.failures + t.crashes > 0
+          and t.ready_at >= from_at and t.ready_at < until_at and (t.ready_at, t.id) > (past_at, past_id)
+        order by t.ready_at, t.id limit most) w
+      where 'retryable' = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select h.at, h.id, l.state from outlive.held_lanes() l, lateral (
+        select t.since as at, t.id from outlive.held t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.why = l.why
+          and t.since >= from_at and t.since < until_at and (t.since, t.id) > (past_at, past_id)
+          and (t.failures + t.crashes > 0) = l.failed
+        order by t.since, t.id limit most) h
+      where l.state = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select r.started_at, r.id, 'running' from outlive.running r
+      where 'running' = any(states) and r.task = coalesce(of_task, r.task)
+        and r.queue = coalesce(in_queue, r.queue) and r.source = coalesce(of_source, r.source)
+        and r.started_at >= from_at and r.started_at < until_at and (r.started_at, r.id) > (past_at, past_id)
+      union all
+      select a.at, a.id, a.state from unnest(ended) s(state), lateral (
+        select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
+        where t.state = s.state and t.ended_at >= greatest(from_at, past_at) and t.ended_at < until_at
+          and (t.ended_at, t.job_id) > (past_at, past_id)
+        order by t.ended_at, t.job_id limit most) a
+      where every_lane
+      union all
+      select a.at, a.id, a.state from outlive.finished_lanes() l, lateral (
+        select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
+        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+          and t.state in ('succeeded', 'failed', 'cancelled')
+          and t.ended_at >= greatest(from_at, past_at) and t.ended_at < until_at
+          and (t.ended_at, t.job_id) > (past_at, past_id)
+        order by t.ended_at, t.job_id limit most) a
+      where not every_lane and l.state = any(ended) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)) n
+    order by n.at, n.id limit most;
+  else
+    return query
+    select n.at, n.id, n.state from (
+      select w.at, w.id, 'pending' as state from outlive.waiting_lanes() l, lateral (
+        select t.ready_at as at, t.id from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+          and t.ready_at >= from_at and t.ready_at < until_at and (t.ready_at, t.id) < (past_at, past_id)
+          and t.failures + t.crashes = 0
+        order by t.ready_at desc, t.id desc limit most) w
+      where 'pending' = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select w.at, w.id, 'retryable' from outlive.retryable_lanes() l, lateral (
+        select t.ready_at as at, t.id from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.failures + t.crashes > 0
+          and t.ready_at >= from_at and t.ready_at < until_at and (t.ready_at, t.id) < (past_at, past_id)
+        order by t.ready_at desc, t.id desc limit most) w
+      where 'retryable' = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select h.at, h.id, l.state from outlive.held_lanes() l, lateral (
+        select t.since as at, t.id from outlive.held t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.why = l.why
+          and t.since >= from_at and t.since < until_at and (t.since, t.id) < (past_at, past_id)
+          and (t.failures + t.crashes > 0) = l.failed
+        order by t.since desc, t.id desc limit most) h
+      where l.state = any(states) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)
+      union all
+      select r.started_at, r.id, 'running' from outlive.running r
+      where 'running' = any(states) and r.task = coalesce(of_task, r.task)
+        and r.queue = coalesce(in_queue, r.queue) and r.source = coalesce(of_source, r.source)
+        and r.started_at >= from_at and r.started_at < until_at and (r.started_at, r.id) < (past_at, past_id)
+      union all
+      select a.at, a.id, a.state from unnest(ended) s(state), lateral (
+        select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
+        where t.state = s.state and t.ended_at >= from_at and t.ended_at < until_at and t.ended_at <= past_at
+          and (t.ended_at, t.job_id) < (past_at, past_id)
+        order by t.ended_at desc, t.job_id desc limit most) a
+      where every_lane
+      union all
+      select a.at, a.id, a.state from outlive.finished_lanes() l, lateral (
+        select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
+        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+          and t.state in ('succeeded', 'failed', 'cancelled')
+          and t.ended_at >= from_at and t.ended_at < until_at and t.ended_at <= past_at
+          and (t.ended_at, t.job_id) < (past_at, past_id)
+        order by t.ended_at desc, t.job_id desc limit most) a
+      where not every_lane and l.state = any(ended) and l.task = coalesce(of_task, l.task)
+        and l.queue = coalesce(in_queue, l.queue) and l.source = coalesce(of_source, l.source)) n
+    order by n.at desc, n.id desc limit most;
+  end if;
+end $$;
+
+create or replace function outlive.jobs_of_workers(
+  names text[], past_at timestamptz, past_id uuid, oldest boolean, most int)
+returns table (at timestamptz, id uuid, attempt int) language plpgsql stable set enable_seqscan = off
+set enable_bitmapscan = off set jit = off set plan_cache_mode = force_custom_plan as $$
+-- The first jobs past a position that workers of these names run, by the time at which their attempt began, or
+-- have run, by the time at which it ended. A job is there once for each of its attempts.
+#variable_conflict use_column
+begin
+  return query
+  select n.at, n.id, n.attempt from (
+    select a.at, a.id, a.attempt from unnest(names) k(name), lateral (
+      (select t.ended_at as at, t.job_id as id, t.attempt from outlive.attempts t
+       where oldest and hashtextextended(t.worker_name, 0) = hashtextextended(k.name, 0) and t.ended_at >= past_at
+         and (t.ended_at, t.job_id) > (past_at, past_id)
+       order by t.ended_at, t.job_id limit most)
+      union all
+      (select t.ended_at, t.job_id, t.attempt from outlive.attempts t
+       where not oldest and hashtextextended(t.worker_name, 0) = hashtextextended(k.name, 0)
+         and t.ended_at <= past_at
+         and (t.ended_at, t.job_id) < (past_at, past_id)
+       order by t.ended_at desc, t.job_id desc limit most)) a
+    union all
+    select r.started_at, r.id, r.attempt from outlive.running r join outlive.workers k on k.id = r.worker
+    where k.name = any(names) and case when oldest then (r.started_at, r.id) > (past_at, past_id)
+      else (r.started_at, r.id) < (past_at, past_id) end) n
+  order by case when oldest then n.at end, case when oldest then n.id end, n.at desc, n.id desc limit most;
+end $$;
 
 create or replace function outlive.find_jobs(
-  place text, past_at timestamptz, past_id uuid, look int, most int, counting boolean, states text[], of_task text,
-  in_queue text, of_source text, on_worker text, in_batch uuid, since_s double precision, older_s double precision,
-  words text, out ids uuid[], out matched bigint, out looked_at bigint, out next_at timestamptz, out next_id uuid)
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_custom_plan as $$
--- The jobs that match a filter, the newest first, a page at a time. A part of the filter that is null takes every
--- job. The place says where to look: in all jobs or those of a batch, by id; in the unfinished ones, by id; or in
--- the finished ones, by the time of their end.
+  inout place text, past_at timestamptz, past_id uuid, oldest boolean, look int, most int, counting boolean,
+  states text[], of_task text, in_queue text, of_source text, on_worker text, in_batch uuid,
+  since_s double precision, older_s double precision, words text,
+  out ids uuid[], out matched bigint, out looked_at bigint, out next_at timestamptz, out next_id uuid)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan as $$
+-- The jobs that match a filter, the newest or the oldest first, a page at a time. A part of the filter that is
+-- null takes every job. The place says where to look: in all jobs (`ids`) or those of a batch, by id; in what a
+-- worker runs and has run (`worker`), by time, where each job counts with its last attempt; or in lanes, by the
+-- time of their state. The first page, which has no position yet, looks in lanes if the batch or the worker has
+-- many jobs.
 -- It looks at no more than `look` jobs past a position, so its time is bounded however rare a match is. It returns
 -- the ids of the first jobs that match (none if only their number is wanted), how many these are, how many jobs it
 -- has looked at, and the position where the next page begins. No position: the place has no more jobs.
 -- The plan is pinned: a table that was filled a moment ago has no statistics. `offset 0` keeps Postgres from
 -- reading a whole table instead of looking up each job. One function lowers the words and what they are looked for
 -- in: the locale of the database says which letters it knows, and a client may know others.
+declare
+  every_state text[] := coalesce(
+    states, '{pending,retryable,running,blocked,quarantined,succeeded,failed,cancelled}');
+  from_at timestamptz := coalesce(outlive.now() - since_s * interval '1 second', '-infinity');
+  until_at timestamptz := coalesce(outlive.now() - older_s * interval '1 second', 'infinity');
+  every_lane boolean := of_task is null and in_queue is null and of_source is null;
+  every_time boolean := since_s is null and older_s is null;
+  names text[] := array(
+    select on_worker union select k.name from outlive.workers k where k.id::text = on_worker);
 begin
   words := lower(words);
+  if past_at is null then
+    past_at := case when oldest then '-infinity' else 'infinity' end;
+    past_id := case when oldest then '00000000-0000-0000-0000-000000000000'
+      else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end::uuid;
+    if not (states is null and every_lane and every_time) and (
+      place = 'batch' and exists (select from outlive.jobs j where j.batch = in_batch offset 1000)
+      or place = 'worker'
+        and exists (select from unnest(names) k(name), lateral (
+          select from outlive.attempts a
+          where hashtextextended(a.worker_name, 0) = hashtextextended(k.name, 0)) a offset 1000)) then
+      place := 'lanes';
+    end if;
+  end if;
   with seen as materialized (
-    (select '-infinity'::timestamptz as at, j.id, j.task, j.queue, j.source, null as state, null::int as attempt
-     from outlive.jobs j where place = 'jobs' and j.id < past_id order by j.id desc limit look)
-    union all
-    (select '-infinity', j.id, j.task, j.queue, j.source, null, null
-     from outlive.jobs j where place = 'batch' and j.batch = in_batch and j.id < past_id
-     order by j.id desc limit look)
-    union all
-    (select '-infinity', u.id, u.task, u.queue, u.source, u.state, null from (
-       (select w.id, w.task, w.queue, w.source,
-          case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state
-        from outlive.waiting w
-        where place = 'unfinished' and states && '{pending,retryable}' and w.id < past_id
-        order by w.id desc limit look)
-       union all
-       (select r.id, r.task, r.queue, r.source, 'running' from outlive.running r
-        where place = 'unfinished' and 'running' = any(states) and r.id < past_id
-        order by r.id desc limit look)
-       union all
-       (select h.id, h.task, h.queue, h.source, outlive.held_state(h.why, h.failures + h.crashes > 0)
-        from outlive.held h
-        where place = 'unfinished' and states && '{pending,retryable,blocked,quarantined}'
-          and h.id < past_id
-        order by h.id desc limit look)) u
-     order by u.id desc limit look)
-    union all
-    (select e.ended_at, e.job_id, j.task, j.queue, j.source, e.state, e.attempt from (
-       select a.* from unnest(states) s(state), lateral (
-         select t.job_id, t.attempt, t.state, t.ended_at from outlive.attempts t
-         where place = 'finished' and t.state = s.state
-           and t.ended_at <= past_at and (t.ended_at, t.job_id) < (past_at, past_id)
-           and t.ended_at >= coalesce(outlive.now() - since_s * interval '1 second', '-infinity')
-           and t.ended_at < coalesce(outlive.now() - older_s * interval '1 second', 'infinity')
-         order by t.ended_at desc, t.job_id desc limit look) a
-       order by a.ended_at desc, a.job_id desc limit look) e left join outlive.jobs j on j.id = e.job_id)),
+    select row_number() over () as n, p.* from (
+      (select '-infinity'::timestamptz as at, j.id, null as state, null::int as attempt from outlive.jobs j
+       where place = 'ids' and not oldest and j.id < past_id order by j.id desc limit look)
+      union all
+      (select '-infinity', j.id, null, null from outlive.jobs j
+       where place = 'ids' and oldest and j.id > past_id order by j.id limit look)
+      union all
+      (select '-infinity', j.id, null, null from outlive.jobs j
+       where place = 'batch' and not oldest and j.batch = in_batch and j.id < past_id
+       order by j.id desc limit look)
+      union all
+      (select '-infinity', j.id, null, null from outlive.jobs j
+       where place = 'batch' and oldest and j.batch = in_batch and j.id > past_id order by j.id limit look)
+      union all
+      (select w.at, w.id, null, w.attempt from outlive.jobs_of_workers(names, past_at, past_id, oldest, look) w
+       where place = 'worker')
+      union all
+      (select l.at, l.id, l.state, null from outlive.jobs_by_lane(every_state, of_task, in_queue, of_source,
+         from_at, until_at, past_at, past_id, oldest, look) l
+       where place = 'lanes')) p),
   few as materialized (
-    select s.at, s.id from seen s
-    where (of_task is null or s.task = of_task) and (in_queue is null or s.queue = in_queue)
-      and (of_source is null or s.source = of_source)
-      and (states is null or coalesce(s.state, outlive.state_of(s.id)) = any(states))
-      and (s.attempt is null or exists (
-        select from outlive.finished() f where f.job_id = s.id and f.attempt = s.attempt offset 0))
-      and (since_s is null or s.attempt is not null or (
-        select coalesce(t.completed_at, t.created_at) from outlive.job_states t where t.id = s.id
-        ) >= outlive.now() - since_s * interval '1 second')
-      and (older_s is null or s.attempt is not null or (
-        select coalesce(t.completed_at, t.held_since, t.locked_at, t.ready_at)
-        from outlive.job_states t where t.id = s.id
-        ) < outlive.now() - older_s * interval '1 second')
-      and (on_worker is null
-        or exists (select from outlive.attempts a
-          where a.job_id = s.id and on_worker in (a.worker_name, a.worker::text) offset 0)
-        or exists (select from outlive.running r join outlive.workers k on k.id = r.worker
-          where r.id = s.id and on_worker in (k.name, k.id::text) offset 0))
-      and (words is null or strpos(lower(s.task), words) > 0
+    select s.n, s.at, s.id from seen s
+    where (place = 'lanes' or every_lane or exists (
+        select from outlive.jobs j
+        where j.id = s.id and j.task = coalesce(of_task, j.task) and j.queue = coalesce(in_queue, j.queue)
+          and j.source = coalesce(of_source, j.source) offset 0))
+      and (place = 'lanes' or states is null or outlive.state_of(s.id) = any(states))
+      and (place = 'lanes' or every_time or (
+        select coalesce(t.completed_at, t.held_since, t.locked_at, t.ready_at) >= from_at
+          and coalesce(t.completed_at, t.held_since, t.locked_at, t.ready_at) < until_at
+        from outlive.job_states t where t.id = s.id))
+      and (place = 'batch' or in_batch is null or exists (
+        select from outlive.jobs j where j.id = s.id and j.batch = in_batch offset 0))
+      and (on_worker is null or (
+        select max(t.attempt) = coalesce(s.attempt, max(t.attempt)) from (
+          select a.attempt from outlive.attempts a
+          where a.job_id = s.id and on_worker in (a.worker_name, a.worker::text)
+          union all
+          select r.attempt from outlive.running r join outlive.workers k on k.id = r.worker
+          where r.id = s.id and on_worker in (k.name, k.id::text)) t))
+      and (words is null
         or exists (select from outlive.jobs j
-          where j.id = s.id
-            and strpos(replace(lower(j.args::text), ' ', ''), nullif(replace(words, ' ', ''), '')) > 0 offset 0)
+          where j.id = s.id and (strpos(lower(j.task), words) > 0
+            or strpos(replace(lower(j.args::text), ' ', ''), nullif(replace(words, ' ', ''), '')) > 0) offset 0)
         or exists (select from outlive.attempts a
           where a.job_id = s.id and strpos(lower(a.error), words) > 0 offset 0))
     limit most),  -- `seen` is in order.
   counted as (select (select count(*) from few) as few, (select count(*) from seen) as seen),
   last as (
-    (select f.at, f.id from few f, counted c where c.few = most order by f.at, f.id limit 1)
+    (select f.n, f.at, f.id from few f, counted c where c.few = most order by f.n desc limit 1)
     union all
-    (select s.at, s.id from seen s, counted c where c.few < most and c.seen = look
-     order by s.at, s.id limit 1))
-  select case when counting then '{}' else array(select f.id from few f order by f.at desc, f.id desc) end,
-    c.few, case when c.few = most then
-      (select count(*) from seen s, last l where (s.at, s.id) >= (l.at, l.id)) else c.seen end,
-    (select nullif(l.at, '-infinity') from last l), (select l.id from last l)
+    (select s.n, s.at, s.id from seen s, counted c where c.few < most and c.seen = look
+     order by s.n desc limit 1))
+  select case when counting then '{}' else array(select f.id from few f order by f.n) end, c.few,
+    coalesce(l.n, c.seen), nullif(l.at, '-infinity'), case when l.n < c.seen or c.seen = look then l.id end
   into ids, matched, looked_at, next_at, next_id
-  from counted c;
+  from counted c left join last l on true;
 end $$;
 
 -- Dependencies: jobs that wait for other jobs.
@@ -3781,114 +4015,170 @@ create or replace function outlive.remove_schedule(name text) returns void langu
 delete from outlive.schedules t using outlive.the_schedule(remove_schedule.name) s where t.name = s.name
 $$;
 
--- Counts: how many jobs there are, without reading them all.
+-- Counts: how many jobs there are, without reading them all. One rule holds for every figure that people see:
+-- small counts are exact, and large ones are estimated and say so.
 --
+--     exact_up_to     how many rows of a lane are counted
+--     sample_pages    which pages of a table are read for an estimate
 --     count_lanes     the jobs that wait, by lane and priority
---     count_finished  the jobs that have succeeded, failed or were cancelled, by state, queue and task
---     count_jobs      all jobs, by state, queue and task
+--     count_held      the jobs that are held, by state, queue, source and task
+--     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
+--     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
 --
--- Up to 5,000 rows are counted. More are estimated from a sample of so many pages, and `estimated` says so. The
--- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are
--- pinned: a table that was filled a moment ago has no statistics.
+-- An index by lane finds every lane, and up to 10,000 rows of each are counted. What a lane has beyond that is
+-- estimated from a sample of pages that are evenly spread over the table: the same table gives the same figure,
+-- whichever command or page asks. The functions run with their owner's rights, so that a viewer can count what it
+-- may not read. Their plans are pinned: a table that was filled a moment ago has no statistics.
 
--- The jobs that wait, by lane and priority.
-create or replace function outlive.count_lanes(most_pages int default 400)
+create or replace function outlive.exact_up_to(lanes bigint) returns int language sql immutable
+-- Fewer where there are many lanes, so that no more than some 200,000 rows are counted in all.
+return least(10000, greatest(1000, 200000 / greatest(1, lanes)));
+
+create or replace function outlive.sample_pages(name regclass, most int default 400)
+returns table (first tid, past tid, weight double precision) language sql stable
+-- Where the pages begin and end, and how many pages of the table each of them stands for.
+begin atomic
+  with size as (
+    select pg_relation_size(name) / current_setting('block_size')::int as pages),
+  step as (select s.pages, greatest(1, ceil(s.pages / most::double precision))::bigint as step from size s)
+  select format('(%s,0)', n)::tid, format('(%s,0)', n + 1)::tid,
+    s.pages / ceil((s.pages - s.step / 2) / s.step::double precision)
+  from step s, generate_series(s.step / 2, s.pages - 1, s.step) n;
+end;
+
+create or replace function outlive.count_lanes()
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
-  oldest_ready_at timestamptz, estimated boolean)
+  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that wait, by lane and priority.
 #variable_conflict use_column
 declare
-  percent double precision := 100;  -- of the pages
+  bound int := outlive.exact_up_to((select count(*) from outlive.waiting_lanes()));
   present timestamptz := outlive.now();
 begin
-  if (select count(*) from (select from outlive.waiting limit 5001) few) > 5000 then
-    percent := least(100, 100.0 * most_pages * current_setting('block_size')::int
-      / pg_relation_size('outlive.waiting'));
-  end if;
   return query
-  with recursive lane as (  -- A loose index scan finds also those that the sample misses.
-    (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-     order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1)
-    union all
-    select n.* from lane l, lateral (
-      select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-      where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
-      order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
-  sampled as (
-    select w.queue, w.source, w.task, w.priority, count(*) as waiting,
-      count(*) filter (where w.failures + w.crashes > 0) as retryable,
-      count(*) filter (where w.ready_at <= present) as ready
-    from outlive.waiting w tablesample system (percent) group by 1, 2, 3, 4),
-  counted as (
-    select l.queue, l.source, l.task, l.priority, 0 as waiting, 0 as retryable, 0 as ready, l.ready_at from lane l
-    union all
-    select s.*, null from sampled s)
-  select c.queue, c.source, c.task, c.priority,
-    case when sum(c.waiting) = 0 then 1 else (sum(c.waiting - c.retryable) * 100 / percent)::bigint end,
-    (sum(c.retryable) * 100 / percent)::bigint,
-    case when sum(c.waiting) = 0 then (min(c.ready_at) <= present)::int
-      else (sum(c.ready) * 100 / percent)::bigint end,
-    min(c.ready_at), percent < 100
-  from counted c group by 1, 2, 3, 4;
+  with sampled as materialized (
+    select w.queue, w.source, w.task, w.priority, sum(p.weight) as jobs,
+      coalesce(sum(p.weight) filter (where w.failures + w.crashes > 0), 0) as retryable,
+      coalesce(sum(p.weight) filter (where w.ready_at <= present), 0) as ready
+    from outlive.sample_pages('outlive.waiting') p, lateral (
+      select t.* from outlive.waiting t where t.ctid >= p.first and t.ctid < p.past offset 0) w
+    group by 1, 2, 3, 4),
+  lane as materialized (
+    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, h.ready_at as oldest, s.sampled, s.retryable,
+      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large
+    from outlive.waiting_lanes() l
+      left join lateral (
+        select n.jobs as sampled, n.retryable, n.ready from sampled n
+        where n.queue = l.queue and n.source = l.source and n.task = l.task and n.priority = l.priority) s on true
+      cross join lateral (
+        select t.ready_at from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+        order by t.ready_at limit 1) h
+      cross join lateral (
+        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready
+        from (
+          select t.ready_at from outlive.waiting t
+          where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+          order by t.ready_at limit case when s.sampled > 2 * bound then 0 else bound + 1 end) w) c),
+  failed as materialized (
+    select l.queue, l.source, l.task, w.priority, count(*) as jobs,
+      sum(count(*)) over (partition by l.queue, l.source, l.task) > bound as large
+    from outlive.retryable_lanes() l, lateral (
+      select t.priority from outlive.waiting t
+      where t.queue = l.queue and t.source = l.source and t.task = l.task and t.failures + t.crashes > 0
+      limit bound + 1) w
+    group by 1, 2, 3, 4)
+  select l.queue, l.source, l.task, l.priority, greatest(0, n.jobs - n.retryable), n.retryable,
+    case when l.large then l.sampled_ready::bigint else l.ready end, l.oldest, l.large, coalesce(f.large, false)
+  from lane l
+    left join failed f on f.queue = l.queue and f.source = l.source and f.task = l.task and f.priority = l.priority
+    cross join lateral (
+      select case when l.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end as jobs,
+        case when f.large then greatest(f.jobs, l.retryable::bigint) else coalesce(f.jobs, 0) end as retryable) n;
 end $$;
 
--- The finished jobs, by state, queue and task.
-create or replace function outlive.count_finished(most_pages int default 100)
-returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+create or replace function outlive.count_held()
+returns table (state text, queue text, source text, task text, why text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that are held, by state, queue, source, task and the reason.
 #variable_conflict use_column
 declare
-  many text[] := array(
-    select s from unnest('{succeeded,failed,cancelled}'::text[]) s
-    where (select count(*) from (select from outlive.attempts a where a.state = s limit 5001) few) > 5000);
-  few text[] := array(select unnest('{succeeded,failed,cancelled}'::text[]) except select unnest(many));
-  pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
-  percent double precision := least(100, 100.0 * most_pages / greatest(1, pages));
+  bound int := outlive.exact_up_to((select count(*) from outlive.held_lanes()));
 begin
   return query
-  select f.state, j.queue, j.task, count(*), false
-  from outlive.finished() f join outlive.jobs j on j.id = f.job_id
-  where f.state = any(few) group by 1, 2, 3;
-  if many <> '{}' then
-    return query
-    with sampled as materialized (
-      -- A job that has failed or was cancelled may have been retried.
-      select j.queue, j.task, case when a.state = 'succeeded' or coalesce(
-        (select w.id from outlive.waiting w where w.id = j.id),
-        (select r.id from outlive.running r where r.id = j.id),
-        (select h.id from outlive.held h where h.id = j.id)) is null then a.state end as state
-      from outlive.jobs j tablesample system (percent) left join lateral (
-        select t.state from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true),
-    sample as (
-      -- How many jobs a sampled one stands for. A table that was never analysed does not know its rows.
-      select case when percent < 100 and c.reltuples > 0 and c.relpages > 0
-        then c.reltuples / c.relpages * pages / greatest(1, (select count(*) from sampled))
-        else 100 / percent end as weight
-      from pg_class c where c.oid = 'outlive.jobs'::regclass)
-    select s.state, s.queue, s.task, (count(*) * sample.weight)::bigint, percent < 100
-    from sampled s, sample where s.state = any(many) group by 1, 2, 3, sample.weight;
-  end if;
+  with lane as materialized (
+    select l.*, (
+      select count(*) from (
+        select from outlive.held t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.why = l.why
+          and (t.failures + t.crashes > 0) = l.failed limit bound + 1) few) as jobs
+    from outlive.held_lanes() l),
+  sampled as (
+    select h.queue, h.source, h.task, h.why, h.failures + h.crashes > 0 as failed, sum(p.weight) as jobs
+    from outlive.sample_pages('outlive.held') p, lateral (
+      select t.* from outlive.held t where t.ctid >= p.first and t.ctid < p.past offset 0) h
+    where exists (select from lane l where l.jobs > bound)
+    group by 1, 2, 3, 4, 5)
+  select l.state, l.queue, l.source, l.task, l.why,
+    case when l.jobs > bound then greatest(l.jobs, s.jobs::bigint) else l.jobs end, l.jobs > bound
+  from lane l left join sampled s on s.queue = l.queue and s.source = l.source and s.task = l.task
+    and s.why = l.why and s.failed = l.failed;
 end $$;
 
--- All jobs, by state, queue and task.
+create or replace function outlive.count_finished()
+returns table (state text, queue text, source text, task text, jobs bigint, estimated boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The finished jobs, by state, queue, source and task.
+#variable_conflict use_column
+declare
+  bound int := outlive.exact_up_to((select count(*) from outlive.finished_lanes()));
+begin
+  return query
+  with sampled as materialized (
+    select a.queue, a.source, a.task, a.state, sum(p.weight) as jobs
+    from outlive.sample_pages('outlive.attempts') p, lateral (
+      select t.queue, t.source, t.task, t.state from outlive.attempts t
+      where t.ctid >= p.first and t.ctid < p.past offset 0) a
+    where a.state in ('succeeded', 'failed', 'cancelled')
+    group by 1, 2, 3, 4),
+  lane as materialized (
+    select l.queue, l.source, l.task, l.state, s.jobs as sampled, (
+      select count(*) from (
+        select from outlive.attempts t
+        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+          and t.state in ('succeeded', 'failed', 'cancelled')
+        limit case when s.jobs > 2 * bound then 0 else bound + 1 end) few) as jobs
+    from outlive.finished_lanes() l left join sampled s on s.queue = l.queue and s.source = l.source
+      and s.task = l.task and s.state = l.state)
+  select l.state, l.queue, l.source, l.task,
+    case when n.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end, n.large
+  from lane l, lateral (select coalesce(l.sampled > 2 * bound, false) or l.jobs > bound as large) n;
+end $$;
+
 create or replace function outlive.count_jobs()
-returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+returns table (state text, queue text, source text, task text, jobs bigint, estimated boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
+-- All jobs, by state, queue, source and task.
 begin atomic
-  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
-  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
-  where n.jobs > 0 group by 1, 2, 3
-  union all
-  select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3
-  union all
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
-  from outlive.held h group by 1, 2, 3
-  union all
-  select f.state, f.queue, f.task, f.jobs, f.estimated from outlive.count_finished() f;
+  select n.state, n.queue, n.source, n.task, sum(n.jobs)::bigint, bool_or(n.estimated)
+  from (
+    select w.state, l.queue, l.source, l.task, w.jobs, w.estimated
+    from outlive.count_lanes() l, lateral (values
+      ('pending', l.pending, l.estimated),
+      ('retryable', l.retryable, l.retryable_estimated)) w(state, jobs, estimated)
+    union all
+    select h.state, h.queue, h.source, h.task, h.jobs, h.estimated from outlive.count_held() h
+    union all
+    select 'running', r.queue, r.source, r.task, 1, false from outlive.running r
+    union all
+    select f.state, f.queue, f.source, f.task, f.jobs, f.estimated from outlive.count_finished() f) n
+  where n.jobs > 0 group by 1, 2, 3, 4;
 end;
 
 create or replace function outlive.end_rates() returns table (state text, per_s double precision)
@@ -4437,10 +4727,10 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why in ('suspect', 'key')), 0, 0,
-    count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
-    false
-  from outlive.held group by queue
+  select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
+    case when state = 'blocked' then jobs else 0 end, case when state = 'quarantined' then jobs else 0 end, null,
+    estimated
+  from outlive.count_held()
   union all
   select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c
   left join outlive.queues q on q.name = c.name
@@ -4472,21 +4762,19 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
 
 -- The figures that describe the whole database, as Prometheus wants them: the name of the metric without
--- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted as
--- by the functions in counts.sql, but from smaller samples. Labels are bounded: beyond 200 queues the emptiest are
--- summed up as `other`, and of the sources and schedules 200 have figures of their own, those in trouble first.
+-- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted by
+-- the functions in counts.sql. Labels are bounded: beyond 200 queues the emptiest are summed up as `other`, and of
+-- the sources and schedules 200 have figures of their own, those in trouble first.
 create view outlive.metrics as
 with lane as materialized (
   select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
-  from outlive.count_lanes(150) l),
+  from outlive.count_lanes() l),
 live as materialized (
   select 'running' as state, r.queue, count(*) as jobs,
     count(*) filter (where r.lease_until < outlive.now()) as odd
   from outlive.running r group by r.queue
   union all
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
-    count(*) filter (where h.why = 'suspect')
-  from outlive.held h group by 1, 2),
+  select h.state, h.queue, h.jobs, case when h.why = 'suspect' then h.jobs else 0 end from outlive.count_held() h),
 active as materialized (
   select k.queues from outlive.worker_states k where k.state = 'active'),
 queue as (
@@ -4520,7 +4808,7 @@ from (
   union all
   select state, jobs from live
   union all
-  select state, jobs from outlive.count_finished(10)) j
+  select state, jobs from outlive.count_finished()) j
 where j.jobs > 0 group by j.state
 union all
 select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'

@@ -27,9 +27,9 @@ known as (
   on conflict do nothing),
 finished as (
   insert into outlive.attempts (job_id, attempt, token, worker, outcome, state, result, started_at, ended_at,
-    failures, crashes, losses)
+    failures, crashes, losses, queue, source, task)
   select id, 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), '00000000-0000-4000-8000-000000000000',
-    'succeeded', 'succeeded', 'true', ready_at, ready_at, 0, 0, 0
+    'succeeded', 'succeeded', 'true', ready_at, ready_at, 0, 0, 0, queue, source, %(task)s
   from fresh where %(finished)s)
 insert into outlive.waiting (queue, source, task, priority, ready_at, id)
 select queue, source, %(task)s, %(priority)s, ready_at, id from fresh where not %(finished)s

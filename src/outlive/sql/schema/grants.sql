@@ -54,7 +54,7 @@ grant select on
   outlive.metrics
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
-  outlive.count_lanes(int), outlive.count_jobs(), outlive.count_finished(int), outlive.end_rates(),
+  outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(), outlive.end_rates(),
   outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint), outlive.silent_workers()
   to outlive_viewer;
 

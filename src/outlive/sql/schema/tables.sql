@@ -45,6 +45,11 @@ create table if not exists outlive.schema_version (
 create or replace function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
+-- A lane as a number, for indexes: to compare four texts would cost each end four times as much.
+create or replace function outlive.lane_hash(queue text, source text, task text, state text) returns bigint
+language sql immutable parallel safe
+return hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))));
+
 -- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
 create table if not exists outlive.jobs (
   id uuid primary key,
@@ -83,6 +88,8 @@ create table if not exists outlive.waiting (
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 create index if not exists waiting_crashed on outlive.waiting (task) where crashes > 0;
+create index if not exists waiting_retryable on outlive.waiting (queue, source, task, ready_at, id)
+  where failures + crashes > 0;
 
 -- The attempts under way. The token is the right to end the attempt.
 create table if not exists outlive.running (
@@ -128,6 +135,8 @@ create table if not exists outlive.held (
   unmet int  -- Of a dependent job: how many of its dependencies are not met.
 );
 create index if not exists held_why on outlive.held (why, since);
+create index if not exists held_by_lane on outlive.held (
+  queue, source, task, why, (failures + crashes > 0), since, id);
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
@@ -164,7 +173,9 @@ create table if not exists outlive.key_locks (
   bucket int primary key
 );
 
--- Every attempt that has ended, with its outcome, its evidence and its result.
+-- Every attempt that has ended, with its outcome, its evidence and its result. `state` is what it has made of its
+-- job; if an operator retries that, the state becomes pending. So a job is finished if an attempt says so, and the
+-- index by lane has the finished jobs only. The lane is that of the job.
 create table if not exists outlive.attempts (
   job_id uuid not null,
   attempt int not null,
@@ -193,10 +204,16 @@ create table if not exists outlive.attempts (
   memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
   loss text collate "C" check (loss in ('alone', 'taken back')),
     -- Of a lost attempt: nothing ran beside it; or its worker was alive, and the loss does not count.
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
 create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
+create index if not exists attempts_by_lane on outlive.attempts (
+  outlive.lane_hash(queue, source, task, state), ended_at) where state in ('succeeded', 'failed', 'cancelled');
+create index if not exists attempts_by_worker on outlive.attempts (hashtextextended(worker_name, 0), ended_at);
 create index if not exists attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 create index if not exists attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 

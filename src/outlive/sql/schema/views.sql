@@ -102,10 +102,10 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why in ('suspect', 'key')), 0, 0,
-    count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
-    false
-  from outlive.held group by queue
+  select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
+    case when state = 'blocked' then jobs else 0 end, case when state = 'quarantined' then jobs else 0 end, null,
+    estimated
+  from outlive.count_held()
   union all
   select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c
   left join outlive.queues q on q.name = c.name
@@ -137,21 +137,19 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
 
 -- The figures that describe the whole database, as Prometheus wants them: the name of the metric without
--- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted as
--- by the functions in counts.sql, but from smaller samples. Labels are bounded: beyond 200 queues the emptiest are
--- summed up as `other`, and of the sources and schedules 200 have figures of their own, those in trouble first.
+-- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted by
+-- the functions in counts.sql. Labels are bounded: beyond 200 queues the emptiest are summed up as `other`, and of
+-- the sources and schedules 200 have figures of their own, those in trouble first.
 create view outlive.metrics as
 with lane as materialized (
   select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
-  from outlive.count_lanes(150) l),
+  from outlive.count_lanes() l),
 live as materialized (
   select 'running' as state, r.queue, count(*) as jobs,
     count(*) filter (where r.lease_until < outlive.now()) as odd
   from outlive.running r group by r.queue
   union all
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
-    count(*) filter (where h.why = 'suspect')
-  from outlive.held h group by 1, 2),
+  select h.state, h.queue, h.jobs, case when h.why = 'suspect' then h.jobs else 0 end from outlive.count_held() h),
 active as materialized (
   select k.queues from outlive.worker_states k where k.state = 'active'),
 queue as (
@@ -185,7 +183,7 @@ from (
   union all
   select state, jobs from live
   union all
-  select state, jobs from outlive.count_finished(10)) j
+  select state, jobs from outlive.count_finished()) j
 where j.jobs > 0 group by j.state
 union all
 select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'

@@ -2,9 +2,9 @@
 
 -- name: find_jobs
 -- A page of the jobs that match a filter.
-select f.ids, f.matched, f.looked_at, f.next_at, f.next_id from outlive.find_jobs(
-  :place::text, :past_at::timestamptz, :past_id::uuid, :look::int, :limit::int, :counting::boolean,
-  :states::text[], :task::text, :queue::text, :source::text, :worker::text, :batch::uuid,
+select f.place, f.ids, f.matched, f.looked_at, f.next_at, f.next_id from outlive.find_jobs(
+  :place::text, :past_at::timestamptz, :past_id::uuid, :oldest::boolean, :look::int, :limit::int,
+  :counting::boolean, :states::text[], :task::text, :queue::text, :source::text, :worker::text, :batch::uuid,
   :since_s::double precision, :older_s::double precision, :text::text) f;
 
 -- name: jobs_with_prefix

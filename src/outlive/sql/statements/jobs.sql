@@ -43,8 +43,9 @@ with seen as materialized (
         else coalesce(t.keep_finished_s, t.app_keep_finished_s) end
       from outlive.jobs j join outlive.tasks t on t.name = j.task where j.id = f.job_id),
     :keep_s::double precision)) as old
-  from outlive.finished() f
-  where f.state = :state::text and f.ended_at >= coalesce(:after::timestamptz, '-infinity')
+  from outlive.attempts f
+  where f.state = :state::text and f.state in ('succeeded', 'failed', 'cancelled')
+    and f.ended_at >= coalesce(:after::timestamptz, '-infinity')
     and (:after::timestamptz is null or (f.ended_at, f.job_id) > (:after::timestamptz, :after_job::uuid))
     and f.ended_at < outlive.now() - interval '1 second' * least(1e10, :keep_s::double precision, (
       select min(case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end)

@@ -54,11 +54,17 @@ where s.id = :id::uuid;
 select a.* from outlive.ended_attempts a where a.job_id = :id::uuid order by a.attempt;
 
 -- name: list_jobs
--- Some jobs, in the order of their ids here. `served` is false if the job waits and no active worker has its task
--- and serves its queue.
+-- Some jobs, in the order of their ids here, with the beginning of their arguments. `since` is the time of the
+-- state; `ran_s` is how long the last attempt of a finished job took, or that of a running one so far. `served` is
+-- false if the job waits and no active worker has its task and serves its queue.
 select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses,
   s.created_at, s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at,
   s.last_outcome, s.error_message, s.batch,
+  (select left(j.args::text, 200) from outlive.jobs j where j.id = s.id) as short_args,
+  coalesce(s.completed_at, s.held_since, s.locked_at, s.ready_at) as since,
+  extract(epoch from case when s.completed_at is null then outlive.now() - s.locked_at else (
+    select a.ended_at - a.started_at from outlive.attempts a
+    where a.job_id = s.id and a.attempt = s.attempt) end)::double precision as ran_s,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers k
     where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
@@ -80,6 +86,10 @@ order by s.task;
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
 from outlive.stuck_jobs order by lease_until limit :limit::int;
+
+-- name: count_stuck
+-- How many running jobs have a lease that has expired.
+select count(*) from outlive.running r where r.lease_until < outlive.now();
 
 -- name: list_killers
 -- Quarantined jobs, with the evidence of the last kill.
@@ -118,7 +128,7 @@ select id, name, hostname, pid, version, queues, state, started_at, last_seen,
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
--- Every queue that has jobs or was paused. More than 5,000 waiting jobs are estimated.
+-- Every queue that has jobs or was paused. More than 10,000 jobs of a lane are estimated.
 select * from outlive.queue_states order by name;
 
 -- name: list_sources
@@ -135,12 +145,11 @@ where (:scope::text is null or r.scope = :scope::text) and (:source::text is nul
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
 
 -- name: stats
--- How many jobs there are of each state, queue and task. More than 5,000 of a state are estimated.
-select state, queue, task, sum(jobs)::bigint as jobs, bool_or(estimated) as estimated
-from outlive.count_jobs() group by state, queue, task order by 1, 2, 3;
+-- How many jobs there are of each state, queue, source and task. More than 10,000 of these are estimated.
+select state, queue, source, task, jobs, estimated from outlive.count_jobs() order by 1, 2, 3, 4;
 
 -- name: list_lanes
--- How many jobs wait in each lane, and since when the first of them could run. More than 5,000 are estimated.
+-- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
 select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready,
   case when l.ready > 0 then l.oldest_ready_at end as oldest_ready_at, l.estimated
 from outlive.count_lanes() l

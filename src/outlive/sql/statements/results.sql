@@ -34,7 +34,8 @@ delete from outlive.awaited a where a.job_id = any(array(
 -- succeeded, cancelled -> (none), for jobs that are older than their task keeps them. There may be more if `seen`
 -- is as high as the batch.
 with old as (
-  select f.job_id from outlive.finished() f where f.expires_at <= outlive.now()
+  select f.job_id from outlive.attempts f
+  where f.expires_at <= outlive.now() and f.state in ('succeeded', 'failed', 'cancelled')
     and not exists (select from outlive.dependencies d where d.needs = f.job_id)
   order by f.expires_at limit :batch::int),
 ids as (select array_agg(job_id) as ids, count(*) as seen from old)

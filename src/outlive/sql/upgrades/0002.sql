@@ -9,7 +9,20 @@ update outlive.running set begun = true;
 alter table outlive.running alter column begun set not null;
 alter table outlive.attempts add column worker_name text, add column hostname text,
   add column expires_at timestamptz, add column memory json,
-  add column loss text collate "C" check (loss in ('alone', 'taken back'));
+  add column loss text collate "C" check (loss in ('alone', 'taken back')),
+  add column queue text collate "C", add column source text collate "C", add column task text collate "C";
+-- From now on the attempts of a job that was retried don't say that it is finished.
+update outlive.attempts a set queue = coalesce(j.queue, ''), source = coalesce(j.source, ''),
+  task = coalesce(j.task, ''), worker_name = k.name, hostname = k.hostname,
+  state = case when a.state in ('failed', 'cancelled') and (
+      exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
+      or exists (select from outlive.waiting w where w.id = a.job_id)
+      or exists (select from outlive.running r where r.id = a.job_id)
+      or exists (select from outlive.held h where h.id = a.job_id)) then 'pending' else a.state end
+from outlive.attempts o left join outlive.jobs j on j.id = o.job_id left join outlive.workers k on k.id = o.worker
+where o.token = a.token;
+alter table outlive.attempts alter column queue set not null, alter column source set not null,
+  alter column task set not null;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
   add column trouble text, add column tasks text[], add column drain_requested_at timestamptz,
   add column secret uuid, add column memory_bytes bigint, add column app text collate "C",

@@ -34,11 +34,11 @@ begin
   written as (
     insert into outlive.attempts (
       job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at,
-      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at)
+      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at, queue, source, task)
     select
       e.id, e.attempt, e.token, by_worker, 'succeeded', 'succeeded', peaks_bytes[e.n], cpus_s[e.n], outputs[e.n],
       results[e.n], e.started_at, outlive.now(), e.failures, e.crashes, e.losses, me.name, me.hostname,
-      memories[e.n], case when some_expire then outlive.expiry(e.task) end
+      memories[e.n], case when some_expire then outlive.expiry(e.task) end, e.queue, e.source, e.task
     from ended e where coalesce(outcomes[e.n], 'succeeded') = 'succeeded'
     returning job_id),
   settled as materialized (
@@ -79,7 +79,7 @@ begin
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
     case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory,
-    case when outcome = 'lost' and had.alone then 'alone' end);
+    case when outcome = 'lost' and had.alone then 'alone' end, had.queue, had.source, had.task);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -108,11 +108,12 @@ returns uuid[] language plpgsql as $$
 -- caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at, queue, source,
+    task)
   select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
-    j.error, outlive.now(), j.failures, j.crashes, j.losses,
-    outlive.expiry((select t.task from outlive.jobs t where t.id = j.id))
-  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error);
+    j.error, outlive.now(), j.failures, j.crashes, j.losses, outlive.expiry(t.task), t.queue, t.source, t.task
+  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error),
+    lateral (select o.queue, o.source, o.task from outlive.jobs o where o.id = j.id offset 0) t;
   delete from outlive.dedupe_keys k where k.id = any(jobs);
   return jobs;
 end $$;

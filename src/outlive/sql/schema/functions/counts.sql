@@ -1,111 +1,167 @@
--- Counts: how many jobs there are, without reading them all.
+-- Counts: how many jobs there are, without reading them all. One rule holds for every figure that people see:
+-- small counts are exact, and large ones are estimated and say so.
 --
+--     exact_up_to     how many rows of a lane are counted
+--     sample_pages    which pages of a table are read for an estimate
 --     count_lanes     the jobs that wait, by lane and priority
---     count_finished  the jobs that have succeeded, failed or were cancelled, by state, queue and task
---     count_jobs      all jobs, by state, queue and task
+--     count_held      the jobs that are held, by state, queue, source and task
+--     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
+--     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
 --
--- Up to 5,000 rows are counted. More are estimated from a sample of so many pages, and `estimated` says so. The
--- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are
--- pinned: a table that was filled a moment ago has no statistics.
+-- An index by lane finds every lane, and up to 10,000 rows of each are counted. What a lane has beyond that is
+-- estimated from a sample of pages that are evenly spread over the table: the same table gives the same figure,
+-- whichever command or page asks. The functions run with their owner's rights, so that a viewer can count what it
+-- may not read. Their plans are pinned: a table that was filled a moment ago has no statistics.
 
--- The jobs that wait, by lane and priority.
-create or replace function outlive.count_lanes(most_pages int default 400)
+create or replace function outlive.exact_up_to(lanes bigint) returns int language sql immutable
+-- Fewer where there are many lanes, so that no more than some 200,000 rows are counted in all.
+return least(10000, greatest(1000, 200000 / greatest(1, lanes)));
+
+create or replace function outlive.sample_pages(name regclass, most int default 400)
+returns table (first tid, past tid, weight double precision) language sql stable
+-- Where the pages begin and end, and how many pages of the table each of them stands for.
+begin atomic
+  with size as (
+    select pg_relation_size(name) / current_setting('block_size')::int as pages),
+  step as (select s.pages, greatest(1, ceil(s.pages / most::double precision))::bigint as step from size s)
+  select format('(%s,0)', n)::tid, format('(%s,0)', n + 1)::tid,
+    s.pages / ceil((s.pages - s.step / 2) / s.step::double precision)
+  from step s, generate_series(s.step / 2, s.pages - 1, s.step) n;
+end;
+
+create or replace function outlive.count_lanes()
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
-  oldest_ready_at timestamptz, estimated boolean)
+  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that wait, by lane and priority.
 #variable_conflict use_column
 declare
-  percent double precision := 100;  -- of the pages
+  bound int := outlive.exact_up_to((select count(*) from outlive.waiting_lanes()));
   present timestamptz := outlive.now();
 begin
-  if (select count(*) from (select from outlive.waiting limit 5001) few) > 5000 then
-    percent := least(100, 100.0 * most_pages * current_setting('block_size')::int
-      / pg_relation_size('outlive.waiting'));
-  end if;
   return query
-  with recursive lane as (  -- A loose index scan finds also those that the sample misses.
-    (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-     order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1)
-    union all
-    select n.* from lane l, lateral (
-      select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-      where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
-      order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
-  sampled as (
-    select w.queue, w.source, w.task, w.priority, count(*) as waiting,
-      count(*) filter (where w.failures + w.crashes > 0) as retryable,
-      count(*) filter (where w.ready_at <= present) as ready
-    from outlive.waiting w tablesample system (percent) group by 1, 2, 3, 4),
-  counted as (
-    select l.queue, l.source, l.task, l.priority, 0 as waiting, 0 as retryable, 0 as ready, l.ready_at from lane l
-    union all
-    select s.*, null from sampled s)
-  select c.queue, c.source, c.task, c.priority,
-    case when sum(c.waiting) = 0 then 1 else (sum(c.waiting - c.retryable) * 100 / percent)::bigint end,
-    (sum(c.retryable) * 100 / percent)::bigint,
-    case when sum(c.waiting) = 0 then (min(c.ready_at) <= present)::int
-      else (sum(c.ready) * 100 / percent)::bigint end,
-    min(c.ready_at), percent < 100
-  from counted c group by 1, 2, 3, 4;
+  with sampled as materialized (
+    select w.queue, w.source, w.task, w.priority, sum(p.weight) as jobs,
+      coalesce(sum(p.weight) filter (where w.failures + w.crashes > 0), 0) as retryable,
+      coalesce(sum(p.weight) filter (where w.ready_at <= present), 0) as ready
+    from outlive.sample_pages('outlive.waiting') p, lateral (
+      select t.* from outlive.waiting t where t.ctid >= p.first and t.ctid < p.past offset 0) w
+    group by 1, 2, 3, 4),
+  lane as materialized (
+    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, h.ready_at as oldest, s.sampled, s.retryable,
+      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large
+    from outlive.waiting_lanes() l
+      left join lateral (
+        select n.jobs as sampled, n.retryable, n.ready from sampled n
+        where n.queue = l.queue and n.source = l.source and n.task = l.task and n.priority = l.priority) s on true
+      cross join lateral (
+        select t.ready_at from outlive.waiting t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+        order by t.ready_at limit 1) h
+      cross join lateral (
+        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready
+        from (
+          select t.ready_at from outlive.waiting t
+          where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+          order by t.ready_at limit case when s.sampled > 2 * bound then 0 else bound + 1 end) w) c),
+  failed as materialized (
+    select l.queue, l.source, l.task, w.priority, count(*) as jobs,
+      sum(count(*)) over (partition by l.queue, l.source, l.task) > bound as large
+    from outlive.retryable_lanes() l, lateral (
+      select t.priority from outlive.waiting t
+      where t.queue = l.queue and t.source = l.source and t.task = l.task and t.failures + t.crashes > 0
+      limit bound + 1) w
+    group by 1, 2, 3, 4)
+  select l.queue, l.source, l.task, l.priority, greatest(0, n.jobs - n.retryable), n.retryable,
+    case when l.large then l.sampled_ready::bigint else l.ready end, l.oldest, l.large, coalesce(f.large, false)
+  from lane l
+    left join failed f on f.queue = l.queue and f.source = l.source and f.task = l.task and f.priority = l.priority
+    cross join lateral (
+      select case when l.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end as jobs,
+        case when f.large then greatest(f.jobs, l.retryable::bigint) else coalesce(f.jobs, 0) end as retryable) n;
 end $$;
 
--- The finished jobs, by state, queue and task.
-create or replace function outlive.count_finished(most_pages int default 100)
-returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+create or replace function outlive.count_held()
+returns table (state text, queue text, source text, task text, why text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that are held, by state, queue, source, task and the reason.
 #variable_conflict use_column
 declare
-  many text[] := array(
-    select s from unnest('{succeeded,failed,cancelled}'::text[]) s
-    where (select count(*) from (select from outlive.attempts a where a.state = s limit 5001) few) > 5000);
-  few text[] := array(select unnest('{succeeded,failed,cancelled}'::text[]) except select unnest(many));
-  pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
-  percent double precision := least(100, 100.0 * most_pages / greatest(1, pages));
+  bound int := outlive.exact_up_to((select count(*) from outlive.held_lanes()));
 begin
   return query
-  select f.state, j.queue, j.task, count(*), false
-  from outlive.finished() f join outlive.jobs j on j.id = f.job_id
-  where f.state = any(few) group by 1, 2, 3;
-  if many <> '{}' then
-    return query
-    with sampled as materialized (
-      -- A job that has failed or was cancelled may have been retried.
-      select j.queue, j.task, case when a.state = 'succeeded' or coalesce(
-        (select w.id from outlive.waiting w where w.id = j.id),
-        (select r.id from outlive.running r where r.id = j.id),
-        (select h.id from outlive.held h where h.id = j.id)) is null then a.state end as state
-      from outlive.jobs j tablesample system (percent) left join lateral (
-        select t.state from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true),
-    sample as (
-      -- How many jobs a sampled one stands for. A table that was never analysed does not know its rows.
-      select case when percent < 100 and c.reltuples > 0 and c.relpages > 0
-        then c.reltuples / c.relpages * pages / greatest(1, (select count(*) from sampled))
-        else 100 / percent end as weight
-      from pg_class c where c.oid = 'outlive.jobs'::regclass)
-    select s.state, s.queue, s.task, (count(*) * sample.weight)::bigint, percent < 100
-    from sampled s, sample where s.state = any(many) group by 1, 2, 3, sample.weight;
-  end if;
+  with lane as materialized (
+    select l.*, (
+      select count(*) from (
+        select from outlive.held t
+        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.why = l.why
+          and (t.failures + t.crashes > 0) = l.failed limit bound + 1) few) as jobs
+    from outlive.held_lanes() l),
+  sampled as (
+    select h.queue, h.source, h.task, h.why, h.failures + h.crashes > 0 as failed, sum(p.weight) as jobs
+    from outlive.sample_pages('outlive.held') p, lateral (
+      select t.* from outlive.held t where t.ctid >= p.first and t.ctid < p.past offset 0) h
+    where exists (select from lane l where l.jobs > bound)
+    group by 1, 2, 3, 4, 5)
+  select l.state, l.queue, l.source, l.task, l.why,
+    case when l.jobs > bound then greatest(l.jobs, s.jobs::bigint) else l.jobs end, l.jobs > bound
+  from lane l left join sampled s on s.queue = l.queue and s.source = l.source and s.task = l.task
+    and s.why = l.why and s.failed = l.failed;
 end $$;
 
--- All jobs, by state, queue and task.
+create or replace function outlive.count_finished()
+returns table (state text, queue text, source text, task text, jobs bigint, estimated boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The finished jobs, by state, queue, source and task.
+#variable_conflict use_column
+declare
+  bound int := outlive.exact_up_to((select count(*) from outlive.finished_lanes()));
+begin
+  return query
+  with sampled as materialized (
+    select a.queue, a.source, a.task, a.state, sum(p.weight) as jobs
+    from outlive.sample_pages('outlive.attempts') p, lateral (
+      select t.queue, t.source, t.task, t.state from outlive.attempts t
+      where t.ctid >= p.first and t.ctid < p.past offset 0) a
+    where a.state in ('succeeded', 'failed', 'cancelled')
+    group by 1, 2, 3, 4),
+  lane as materialized (
+    select l.queue, l.source, l.task, l.state, s.jobs as sampled, (
+      select count(*) from (
+        select from outlive.attempts t
+        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+          and t.state in ('succeeded', 'failed', 'cancelled')
+        limit case when s.jobs > 2 * bound then 0 else bound + 1 end) few) as jobs
+    from outlive.finished_lanes() l left join sampled s on s.queue = l.queue and s.source = l.source
+      and s.task = l.task and s.state = l.state)
+  select l.state, l.queue, l.source, l.task,
+    case when n.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end, n.large
+  from lane l, lateral (select coalesce(l.sampled > 2 * bound, false) or l.jobs > bound as large) n;
+end $$;
+
 create or replace function outlive.count_jobs()
-returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+returns table (state text, queue text, source text, task text, jobs bigint, estimated boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
+-- All jobs, by state, queue, source and task.
 begin atomic
-  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
-  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
-  where n.jobs > 0 group by 1, 2, 3
-  union all
-  select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3
-  union all
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
-  from outlive.held h group by 1, 2, 3
-  union all
-  select f.state, f.queue, f.task, f.jobs, f.estimated from outlive.count_finished() f;
+  select n.state, n.queue, n.source, n.task, sum(n.jobs)::bigint, bool_or(n.estimated)
+  from (
+    select w.state, l.queue, l.source, l.task, w.jobs, w.estimated
+    from outlive.count_lanes() l, lateral (values
+      ('pending', l.pending, l.estimated),
+      ('retryable', l.retryable, l.retryable_estimated)) w(state, jobs, estimated)
+    union all
+    select h.state, h.queue, h.source, h.task, h.jobs, h.estimated from outlive.count_held() h
+    union all
+    select 'running', r.queue, r.source, r.task, 1, false from outlive.running r
+    union all
+    select f.state, f.queue, f.source, f.task, f.jobs, f.estimated from outlive.count_finished() f) n
+  where n.jobs > 0 group by 1, 2, 3, 4;
 end;
 
 create or replace function outlive.end_rates() returns table (state text, per_s double precision)

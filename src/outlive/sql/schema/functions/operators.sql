@@ -23,19 +23,6 @@ begin atomic
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
-create or replace function outlive.finished() returns setof outlive.attempts language sql stable
-begin atomic
-  -- The last attempt of every finished job. An earlier attempt may end as failed or cancelled too, if an operator
-  -- retried the job; so a job is finished only if no attempt follows and the job is in none of the three places.
-  -- Postgres inlines this function into the query that calls it.
-  select a.* from outlive.attempts a
-  where a.state in ('succeeded', 'failed', 'cancelled')
-    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
-    and not exists (select from outlive.waiting w where w.id = a.job_id)
-    and not exists (select from outlive.running r where r.id = a.job_id)
-    and not exists (select from outlive.held h where h.id = a.job_id);
-end;
-
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
@@ -153,6 +140,8 @@ begin
         insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
         select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
         from outlive.attempts a where a.job_id = j.id;
+        update outlive.attempts a set state = 'pending'
+        where a.job_id = j.id and a.state in ('failed', 'cancelled');
         changed := true;
         if state = 'failed' then
           failed := failed || id;
@@ -244,7 +233,8 @@ begin
     'jobs can be pruned only in a transaction with the isolation level READ COMMITTED');
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
-    select f.job_id from outlive.finished() f where f.job_id = any(mine)
+    select a.job_id from outlive.attempts a
+    where a.job_id = any(mine) and a.state in ('succeeded', 'failed', 'cancelled')
     union all
     select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
   mine := array(
