@@ -74,8 +74,11 @@ class EnqueuingTests(TestCase):
         assert (result.status, result.is_finished, result.attempts, result.errors) == ("READY", False, 0, [])
         assert (result.task.queue_name, result.task.run_after, result.backend) == ("mail", later, "default")
         assert outlive_priority(result.task.priority) == outlive_priority(-30)
-        assert isinstance(result.enqueued_at, datetime)
+        assert isinstance(enqueued.enqueued_at, datetime)
+        assert result.enqueued_at == enqueued.enqueued_at
         assert (result.started_at, result.finished_at, result.worker_ids) == (None, None, [])
+        with self.assertNumQueries(1):
+            result.refresh()
         job = Job.objects.get(id=enqueued.id)
         assert (job.task, job.queue, job.ready_at) == ("tests.django.tasks.anything", "mail", later)
 
@@ -204,6 +207,11 @@ class SettingsTests(TestCase):
         finally:
             connections["odd"].close()
             del connections["odd"], connections.settings["odd"]
+
+    def test_a_backend_that_can_not_be_imported_is_no_hindrance(self) -> None:
+        ours = {"BACKEND": "outlive.django.backend.OutliveBackend"}
+        with override_settings(TASKS={"default": ours, "gone": {"BACKEND": "gone.Backend"}}):
+            assert apps.used_databases() == {"default"}
 
     def test_the_schema_comes_only_into_databases_that_a_backend_names(self) -> None:
         assert apps.used_databases() == {"default"}
@@ -337,7 +345,7 @@ class WorkingTests(TransactionTestCase):
     def check_failures(self, done: dict[str, TaskResult]) -> None:
         for name, kind, text in (
             ("refuse", "builtins.ValueError", "in refuse\n"),
-            ("return_a_set", "outlive.errors.Fail", "its return value is not JSON"),
+            ("return_a_set", "builtins.TypeError", "its return value is not JSON"),
             ("crash", "outlive.errors.JobFailed", "Fatal Python error: Segmentation fault"),
             ("crash", "outlive.errors.JobFailed", "crashed: "),
         ):
@@ -348,6 +356,7 @@ class WorkingTests(TransactionTestCase):
             assert issubclass(error.exception_class, Exception)
             assert result.finished_at
             raised(ValueError, lambda: result.return_value)  # noqa: B023
+        assert "RUNNING" not in done["crash"].errors[0].traceback  # Django's own log line is not the cause.
         said = self.log.read_text()
         assert f"Task id={done['refuse'].id} path=tests.django.tasks.refuse state=FAILED" in said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said

@@ -14,7 +14,7 @@ from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 
 SUITE = ("shop", "tests.django.suite")
-PASSED = re.compile(r"\nRan 26 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 27 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -32,7 +32,7 @@ def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url):
     assert PASSED.search(said), said
 
 
-@pytest.mark.parametrize(("words", "code"), [("migrate --check", 1), ("outlive jobs", 5)])
+@pytest.mark.parametrize(("words", "code"), [("migrate --check", 1), ("migrate --plan", 0), ("outlive jobs", 5)])
 def test_before_the_schema_is_there_its_command_is_named(words, code, empty_database_url):
     command: list[str | Path] = [sys.executable, PROJECT / "manage.py", *words.split()]
     environ = {**os.environ, **environment(empty_database_url)}

@@ -49,12 +49,12 @@ def used_databases() -> set[str]:
 
 
 def _check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """`manage.py check --database …` and `manage.py migrate --check`. `migrate` itself brings the schema."""
+    """`manage.py check --database …`, and `migrate` with `--check` or `--plan`. `migrate` itself brings the schema."""
     migrates = sys.argv[1:2] == ["migrate"]
-    if migrates and "--check" not in sys.argv:
+    if migrates and not {"--check", "--plan"}.intersection(sys.argv):
         return []
     found = [wrong for alias in databases or () if alias in used_databases() and (wrong := problem(alias))]
-    if migrates:
+    if migrates and "--check" in sys.argv:
         return [checks.Error(wrong, id="outlive.E007") for wrong in found]
     return [checks.Warning(wrong, id="outlive.W001") for wrong in found]
 

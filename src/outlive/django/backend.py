@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.apps import apps
@@ -65,11 +66,14 @@ class OutliveBackend(BaseTaskBackend):
             job = ours.enqueue(*args, **kwargs)
         except errors.SchemaMismatch as error:
             raise errors.SchemaMismatch(in_django(error, self.database)) from error
+        # Not at the top: tasks, and so this module, may be imported before the models are.
+        from outlive.django.results import enqueued_at
+
         result = TaskResult(
             task=task,
             id=str(job.id),
             status=TaskResultStatus.READY,
-            enqueued_at=timezone.now(),
+            enqueued_at=enqueued_at(job.id, self.database),
             started_at=None,
             last_attempted_at=None,
             finished_at=None,
@@ -84,7 +88,6 @@ class OutliveBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult:
         """The result of a job, as the database has it now."""
-        # Not at the top: tasks, and so this module, may be imported before the models are.
         from outlive.django.results import result_of
 
         return result_of(result_id, self)
@@ -95,8 +98,12 @@ class OutliveBackend(BaseTaskBackend):
 
 
 def backends() -> dict[str, OutliveBackend]:
-    """The backends of outlive in TASKS, by alias."""
-    return {one.alias: one for one in task_backends.all() if isinstance(one, OutliveBackend)}
+    """The backends of outlive in TASKS, by alias. `manage.py check` reports those that can't be imported."""
+    found = {}
+    for alias in task_backends:
+        with suppress(ImproperlyConfigured):
+            found[alias] = task_backends[alias]
+    return {alias: one for alias, one in found.items() if isinstance(one, OutliveBackend)}
 
 
 def backend_of(alias: str) -> OutliveBackend:

@@ -42,7 +42,7 @@ class Job(models.Model):
 class Request(models.Model):
     """A job as it was enqueued: the table outlive.jobs."""
 
-    id = models.UUIDField(primary_key=True)
+    job = models.OneToOneField(Job, models.DO_NOTHING, primary_key=True, db_column="id")
     args = models.TextField()
     created_at = models.DateTimeField()
     ready_at = models.DateTimeField()
@@ -57,7 +57,7 @@ class Attempt(models.Model):
     """An attempt that has ended: the view outlive.ended_attempts."""
 
     pk = models.CompositePrimaryKey("job_id", "attempt")
-    job_id = models.UUIDField()
+    job = models.ForeignKey(Job, models.DO_NOTHING, related_name="ended")
     attempt = models.IntegerField()
     outcome = models.TextField()
     error = models.TextField()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import builtins
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db.models import TextField
+from django.db.models import F, TextField
 from django.db.models.functions import Cast
 from django.utils.module_loading import import_string
 
 from outlive import errors
 from outlive.django.api import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from outlive.django.models import Attempt, Job, Request
+from outlive.django.models import Job, Request
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.django.registry import register
 from outlive.states import Outcome, State
@@ -34,26 +35,37 @@ _STATUS = {
 _NO_ERROR = (Outcome.SUCCEEDED, Outcome.RELEASED)
 _RAISED = (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CANCELLED)
 
+_ROWS = Job.objects.annotate(
+    text=Cast("request__args", TextField()),
+    asked_at=F("request__ready_at"),
+    **{name: F(f"ended__{name}") for name in ("outcome", "stack", "worker", "started_at")},
+    failure=F("ended__error"),
+    value=Cast("ended__result", TextField()),
+).order_by("ended__attempt")
+"""A job once for each of its attempts that have ended, at least once: all of a result in one query."""
+
+
+def enqueued_at(job: UUID, database: str) -> datetime:
+    """When it was enqueued, by the clock of the database."""
+    moment: datetime = Request.objects.using(database).values_list("created_at", flat=True).get(job=job)
+    return moment
+
 
 def result_of(id: str, backend: OutliveBackend) -> TaskResult:
     """The result of a job of this backend."""
-    database = backend.database
     try:
-        job = Job.objects.using(database).get(id=UUID(id))
+        rows = list(_ROWS.using(backend.database).filter(id=UUID(id)))
+        job = rows[0]
         task = _task(job.task)
-    except (ValueError, Job.DoesNotExist) as error:
+    except (ValueError, IndexError) as error:
         raise TaskResultDoesNotExist(id) from error
-    # The state was read before the attempts, so a job that has ended has the attempt that ended it.
-    requests = Request.objects.using(database).annotate(text=Cast("args", TextField()))
-    request = requests.values("text", "created_at", "ready_at").get(id=job.id)
-    ended = Attempt.objects.using(database).filter(job_id=job.id).annotate(value=Cast("result", TextField()))
-    attempts = list(ended.order_by("attempt"))
+    attempts = [one for one in rows if one.outcome is not None]
     running = [job] if job.status == State.RUNNING else []
     started = [*(one.started_at for one in attempts), *(one.locked_at for one in running)]
     codec = register(backend, task).codec
-    args, kwargs = codec.unpack(request["text"].encode())
+    args, kwargs = codec.unpack(job.text.encode())
     result = TaskResult(
-        task=_as_enqueued(task, backend.alias, job, request),
+        task=_as_enqueued(task, backend.alias, job),
         id=str(job.id),
         status=_STATUS[State(job.status)],
         enqueued_at=job.created_at,
@@ -82,29 +94,29 @@ def _task(path: str) -> Task:
     return task
 
 
-def _as_enqueued(task: Task, alias: str, job: Job, request: dict[str, Any]) -> Task:
+def _as_enqueued(task: Task, alias: str, job: Any) -> Task:
     """The task with the options that the job was enqueued with. Of its priority only the rank is known."""
     same = outlive_priority(task.priority) == job.priority
-    deferred = request["ready_at"] > request["created_at"]
+    deferred = job.asked_at > job.created_at
     return task.using(
         backend=alias,
         queue_name=job.queue,
         priority=task.priority if same else django_priority(job.priority),
-        run_after=request["ready_at"] if deferred else None,
+        run_after=job.asked_at if deferred else None,
     )
 
 
-def _error(attempt: Attempt) -> TaskError:
+def _error(attempt: Any) -> TaskError:
     """How an attempt failed."""
-    text = f"{attempt.outcome}: {attempt.error}" if attempt.error else attempt.outcome
+    text = f"{attempt.outcome}: {attempt.failure}" if attempt.failure else attempt.outcome
     if attempt.stack:  # A traceback ends with its exception. Other stacks don't say why the attempt ended.
         text = attempt.stack if attempt.outcome == Outcome.FAILED else f"{text}\n{attempt.stack}"
     return TaskError(exception_class_path=_exception_path(attempt), traceback=text)
 
 
-def _exception_path(attempt: Attempt) -> str:
+def _exception_path(attempt: Any) -> str:
     """The class of the exception, as its traceback ends. A process that died or was killed has raised nothing."""
-    kind = (attempt.error or "").partition(":")[0]
+    kind = (attempt.failure or "").partition(":")[0]
     if attempt.outcome in _RAISED and kind.isidentifier():
         found = re.findall(rf"^(?:([\w.]+)\.)?{kind}(?::|$)", attempt.stack or "", re.MULTILINE)
         if found and found[-1]:

@@ -26,6 +26,13 @@ from outlive.django.api import (
     task_started,
 )
 
+
+class NotJson(outlive.Fail, TypeError):
+    """The function returned what is not JSON. Another attempt would not help."""
+
+
+NotJson.__module__, NotJson.__name__, NotJson.__qualname__ = "builtins", "TypeError", "TypeError"  # As in Django's own.
+
 _NO_FAILURE = (outlive.Retry, outlive.Cancel, outlive.Stopped, outlive.SourcePaused)
 """The job asks for something else."""
 
@@ -56,7 +63,7 @@ def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         try:
             value = normalize_json(value)
         except (TypeError, ValueError) as error:
-            raise outlive.Fail(f"its return value is not JSON: {error}") from error
+            raise NotJson(f"its return value is not JSON: {error}") from error
     except BaseException as error:  # As outlive does: a job that exits has failed.
         if not isinstance(error, _NO_FAILURE):
             _finish(result, TaskResultStatus.FAILED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import time
 from collections import deque
@@ -38,6 +39,7 @@ NOT_IMPORTED_S = 5.0
 WITH_PARENT = Verdict(Outcome.RELEASED, "the process was killed with its parent")
 MANY_ZYGOTES = Verdict(Outcome.LOST, f"{MAX_ZYGOTES} zygotes died in a short time while it ran")
 
+_LOG_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
 _log = logging.getLogger("outlive.worker")
 
 
@@ -166,7 +168,7 @@ def _unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict 
         how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
         verdict = Verdict(Outcome.CRASHED, f"the process {how}")
     outcome, error, again_s = verdict
-    if outcome is Outcome.CRASHED and (last := last_line(output)):
+    if outcome is Outcome.CRASHED and (last := last_line(output)) and not _is_logged(last, begun.job.id):
         error = f"{error}: {last}"
     took_s = time.monotonic() - begun.started
     return Ended(
@@ -185,6 +187,11 @@ def _unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict 
         took_s=took_s,
         memory=begun.memory(outcome, took_s),
     )
+
+
+def _is_logged(line: str, job: UUID) -> bool:
+    """Whether it is the line of a log, by which a job says what it begins, and not why its process dies."""
+    return str(job) in line or _LOG_LEVEL.search(line) is not None
 
 
 def _signal_name(number: int) -> str:
