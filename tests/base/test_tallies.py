@@ -51,7 +51,7 @@ def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran():
         tallies.ended(claimed(), Ended(1, took_s=0.002))
     tallies.ended(claimed(), Ended(1, Outcome.CRASHED, signal="SIGSEGV", took_s=70.0))
     tallies.ended(claimed(), Ended(1, Outcome.RELEASED))
-    seen = Scraped(text(tallies.figures()).decode())
+    seen = Scraped(text(tallies.figures(), "shop").decode())
     ended = {
         labels["outcome"]: seen("outlive_jobs_ended_total", **labels) for labels in seen.labels_of(JOBS_ENDED.name)
     }
@@ -75,7 +75,7 @@ def test_tasks_beyond_the_bound_are_counted_as_other():
     figures = tallies.figures()
     for metric in (JOB_RUN, JOB_WAIT, CRASHES):
         assert len(figures[metric]) == MAX_SERIES + 1
-    seen = Scraped(text(figures).decode())
+    seen = Scraped(text(figures, "shop").decode())
     assert seen("outlive_jobs_ended_total", task="other", queue="other", outcome="crashed") == 50
     assert seen("outlive_crashes_total", task="other", signal="none") == 50
 

@@ -57,11 +57,9 @@ class Scraped:
 
     def __init__(self, text: str) -> None:
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
-        self.values = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in self.families.values()
-            for sample in family.samples
-        }
+        samples = [sample for family in self.families.values() for sample in family.samples]
+        self.databases = {sample.labels.pop("database", None) for sample in samples if "outlive_" in sample.name}
+        self.values = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
     def __call__(self, name: str, **labels: str) -> float | None:
         return self.values.get((name, frozenset(labels.items())))

@@ -56,12 +56,28 @@ def test_a_query_names_metrics_and_labels_that_exist():
         names = re.findall(r"\b((?:outlive|process)_\w+)", query)
         assert names, title
         of = [KNOWN[name] for name in map(without_suffix, names) if name.startswith("outlive_")]
-        labels = {"instance", "le", *(label for metric in of for label in metric.labels)}
+        labels = {"instance", "le", catalogue.DATABASE, *(label for metric in of for label in metric.labels)}
         matched = re.findall(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)", query)
         groups = re.findall(r"\b(?:by|on) \(([^)]*)\)", query)
         assert {*matched, *(name.strip() for group in groups for name in group.split(","))} <= labels, title
         for metric, label, value in selected(query):
             assert not metric.always or value in metric.always, f"{title}: {label} is never {value}"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_each_alert_fires_for_the_database_in_trouble_and_for_no_other():
+    tests = DEPLOY / "prometheus" / "alerts_test.yaml"
+    ran = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    tried = set(re.findall(r'alertname="(\w+)",alertstate="firing",', tests.read_text()))
+    assert tried == {rule["alert"] for rule in ALERTS}
+
+
+def test_no_alert_mixes_databases():
+    for rule in ALERTS:
+        assert not re.search(r"\b(?:max|min|sum)\b(?! by \(database\b)", rule["expr"].replace("max_over", "")), rule[
+            "alert"
+        ]
 
 
 def without_suffix(name: str) -> str:

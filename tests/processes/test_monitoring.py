@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from outlive import State, config
+from outlive import State, config, db
 from outlive.humanize import short_id
 from outlive.metrics import catalogue
 from outlive.metrics.endpoint import MOST, Endpoint, Response
@@ -54,7 +54,7 @@ def heard(systemd: socket.socket, word: str) -> list[str]:
     return [line for line in lines if line != word]
 
 
-def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(start, systemd, tmp_path):
+def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(start, database_url, systemd, tmp_path):
     worker = start(slots=4, metrics_listen=ANY_PORT)
     place = place_of(worker)
     assert get(place, "/healthz") == get(place, "/readyz") == (200, "ok\n")
@@ -82,6 +82,7 @@ def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(start, syst
     assert seen("outlive_jobs", state="quarantined") == 1
     assert [labels["id"] for labels in seen.labels_of("outlive_worker_info")] == [worker.id]
     assert seen.families["process_resident_memory_bytes"]
+    assert seen.databases == {db.named(database_url)}
     for metric in EVERY:
         family = seen.families[metric.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (metric.kind, metric.help)

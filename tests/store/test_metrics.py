@@ -16,13 +16,14 @@ from tests.driving.making import NOON, Queue
 
 def read(queue: Queue) -> dict[tuple[str, str], float]:
     """Every figure by the name of its metric and the value of its label, as a scraper reads it."""
-    text = exposition.text(database.by_metric(queue.run(store.metrics()))).decode()
+    text = exposition.text(database.by_metric(queue.run(store.metrics())), "shop").decode()
     families = list(text_string_to_metric_families(text))
     assert [family.name for family in families] == [metric.name for metric in OF_DATABASE]
     return {
-        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        (sample.name, next((value for label, value in sample.labels.items() if label != "database"), "")): sample.value
         for family in families
         for sample in family.samples
+        if sample.labels["database"] == "shop"
     }
 
 
@@ -57,6 +58,7 @@ def test_jobs_are_counted_by_state_and_by_queue(queue):
             ("outlive_queue_oldest_ready_seconds", "default"): 90,
             ("outlive_queue_waiting_jobs", "night"): 1,
             ("outlive_queue_paused", "night"): 1,
+            ("outlive_queue_paused_seconds", "night"): 90,
         }
     )
     assert figures["outlive_queue_waiting_jobs", "quiet"] == 0
@@ -114,3 +116,19 @@ def test_no_label_has_more_values_than_a_server_bears(queue):
 def test_a_hostile_name_stays_a_label(queue, name):
     queue.make(queue=name)
     assert read(queue)["outlive_queue_waiting_jobs", name] == 1
+
+
+def test_what_has_just_happened_is_counted_without_figures_of_the_past(queue):
+    queue.set_now()
+    queue.make_finished(Outcome.FAILED)
+    queue.make_quarantined()
+    queue.register_worker(state="dead")
+    queue.run(store.pause_queue("mail"))
+    queue.set_now(later_s=599)
+    recent = [("outlive_recent_failures", ""), ("outlive_recent_quarantines", ""), ("outlive_recent_worker_deaths", "")]
+    figures = read(queue)
+    assert [figures[one] for one in recent] == [1, 1, 1]
+    assert figures["outlive_queue_paused_seconds", "mail"] == pytest.approx(599)
+    queue.set_now(later_s=601)
+    figures = read(queue)
+    assert [figures[one] for one in recent] == [0, 0, 0]

@@ -45,6 +45,10 @@ class Database:
         self._away: Away | None = None
         self._tried_at = -TRY_AGAIN_S
 
+    def name(self) -> str:
+        """The database as people know it; empty until it has answered."""
+        return "" if self._url is None else db.named(self._url)
+
     async def run(self, statement: db.Statement[T], *, again: bool = True) -> T:
         return await self.within(lambda connection: db.arun(connection, statement), again=again)
 

@@ -68,7 +68,7 @@ class Site:
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
         self.entrance = Entrance(access, People(self.database.run))
         self.history = History(self.database)
-        self.metrics = DatabaseMetrics(self.database.run)
+        self.metrics = DatabaseMetrics(self.database.run, self.database.name)
         self.templates = Templates()
         self.live = Live(self._fragments)
         self.notices: dict[UUID, str] = {}

@@ -13,6 +13,10 @@ BUCKETS_S = (
 """The upper bounds of the histograms, from a millisecond to an hour."""
 
 
+DATABASE = "database"
+"""The label that every figure has: the name and the place of the database, without user and password."""
+
+
 class Metric(NamedTuple):
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -100,6 +104,7 @@ OF_DATABASE = (
         "queue",
     ),
     _gauge("queue_paused", "1 if an operator has paused the queue, else 0.", "queue"),
+    _gauge("queue_paused_seconds", "For how long the queue is paused; 0 if it is not.", "queue"),
     _gauge("queue_workers", "Active workers that serve the queue.", "queue"),
     _gauge("stuck_jobs", "Running jobs whose lease has expired and that no reaper has ended yet."),
     _gauge("suspect_jobs", "Jobs that have lost several workers and will run alone."),
@@ -109,6 +114,9 @@ OF_DATABASE = (
         "state",
         always=("active", "stale", "draining", "dead", "stopped"),
     ),
+    _gauge("recent_worker_deaths", "Workers that were declared dead in the last ten minutes."),
+    _gauge("recent_failures", "Jobs that failed for good in the last ten minutes; at most 10,000 are counted."),
+    _gauge("recent_quarantines", "Jobs that went into quarantine in the last ten minutes and are still there."),
     _gauge("sources", "Sources by the state of their breaker.", "breaker", always=("closed", "half-open", "open")),
     _gauge("source_tokens", "Requests that the rate of the source would allow at once now.", "source"),
     _gauge("source_breaker_open", "1 if the breaker of the source is open or half-open, else 0.", "source"),

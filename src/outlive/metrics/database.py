@@ -28,14 +28,15 @@ WAIT_S = 3.0
 class DatabaseMetrics:
     """The figures of one database, as `run` reads them. Any number of callers may ask at once."""
 
-    def __init__(self, run: Callable[[Statement[list[Row]]], Awaitable[list[Row]]]) -> None:
-        self._run = run
+    def __init__(self, run: Callable[[Statement[list[Row]]], Awaitable[list[Row]]], name: Callable[[], str]) -> None:
+        self._run, self.name = run, name
         self._reading: asyncio.Task[Figures] | None = None
         self._read_at = 0.0
 
     async def text(self) -> bytes:
         """What Prometheus reads; empty if the database does not answer."""
-        return exposition.text(await self.figures())
+        figures = await self.figures()
+        return exposition.text(figures, self.name())
 
     async def figures(self) -> Figures:
         """The figures by metric; none if the database does not answer."""

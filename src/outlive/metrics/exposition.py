@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from outlive.errors import not_installed
-from outlive.metrics.catalogue import BUCKETS_S, Metric
+from outlive.metrics.catalogue import BUCKETS_S, DATABASE, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -29,20 +29,22 @@ def require() -> None:
         raise not_installed("metrics_listen", "prometheus-client", extra="metrics") from None
 
 
-def text(figures: Figures, *, process: bool = False) -> bytes:
-    """The text of these figures; with `process`, also the memory, CPU time and files of this process."""
+def text(figures: Figures, database: str, *, process: bool = False) -> bytes:
+    """The text of these figures, which are of this database; with `process`, also the memory, CPU time and files of
+    this process.
+    """
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(figures))
+    registry.register(_Collector(figures, database))
     if process:
         ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
 class _Collector:
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, figures: Figures, database: str) -> None:
+        self._figures, self._database = figures, database
 
     def collect(self) -> Iterator[Family]:
         from prometheus_client import metrics_core as core
@@ -50,9 +52,10 @@ class _Collector:
         kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
         for metric, values in self._figures.items():
             family: Any = kinds.get(metric.kind, core.HistogramMetricFamily)(
-                metric.name, metric.help, labels=metric.labels
+                metric.name, metric.help, labels=(*metric.labels, DATABASE)
             )
-            for labels, value in values:
+            for own, value in values:
+                labels = (*own, self._database)
                 if isinstance(value, tuple):
                     buckets, total = value
                     family.add_metric(labels, list(zip(_BOUNDS, accumulate(buckets), strict=True)), total)

@@ -89,7 +89,7 @@ class Services:
         self.followed_output = FollowedOutput(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
-        self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run)
+        self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run, lambda: db.named(url))
         self.sessions = (hot, session, firing, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 
     def loops(self) -> list[tuple[str, RunOnce]]:

@@ -156,17 +156,19 @@ queue as (
   select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
       then c.name else 'other' end as name,
     sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
-    (max(c.paused) > 0)::int as paused,
+    min(c.paused_at) as paused_at,
     (select count(*) from active k where k.queues is null or c.name = any(k.queues)) as workers
   from (
-    select queue as name, pending + retryable as waiting, ready, 0 as running, oldest, 0 as paused from lane
+    select queue as name, pending + retryable as waiting, ready, 0 as running, oldest,
+      null::timestamptz as paused_at
+    from lane
     union all
     select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0,
-      case when state = 'running' then jobs else 0 end, null, 0 from live
+      case when state = 'running' then jobs else 0 end, null, null from live
     union all
-    select name, 0, 0, 0, null, (paused_at is not null)::int from outlive.queues
+    select name, 0, 0, 0, null, paused_at from outlive.queues
     union all
-    select queue, 0, 0, 0, null, 0 from outlive.tasks group by queue) c
+    select queue, 0, 0, 0, null, null from outlive.tasks group by queue) c
   group by c.name),
 source as (
   select s.* from outlive.source_health s order by s.paused desc, s.breaker <> 'closed' desc, s.name limit 200),
@@ -192,16 +194,27 @@ select 'suspect_jobs', '', coalesce(sum(odd), 0) from live where state <> 'runni
 union all
 select n.name, q.name, n.value from (
   select name, sum(waiting) as waiting, sum(ready) as ready, sum(running) as running, min(oldest) as oldest,
-    max(paused) as paused, min(workers) as workers
+    min(paused_at) as paused_at, min(workers) as workers
   from queue group by name) q, lateral (values
   ('queue_waiting_jobs', q.waiting),
   ('queue_ready_jobs', q.ready),
   ('queue_running_jobs', q.running),
   ('queue_oldest_ready_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.oldest)), 0)),
-  ('queue_paused', q.paused),
+  ('queue_paused', (q.paused_at is not null)::int),
+  ('queue_paused_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.paused_at)), 0)),
   ('queue_workers', q.workers)) n(name, value)
 union all
 select 'workers', k.state, count(*) from outlive.worker_states k group by k.state
+union all
+select 'recent_worker_deaths', '', count(*) from outlive.workers k
+where k.state = 'dead' and coalesce(k.died_at, k.last_seen) > outlive.now() - interval '10 minutes'
+union all
+select 'recent_failures', '', count(*) from (
+  select from outlive.attempts a where a.state = 'failed' and a.ended_at > outlive.now() - interval '10 minutes'
+  limit 10000) f
+union all
+select 'recent_quarantines', '', count(*) from outlive.held h
+where h.why = 'quarantined' and h.since > outlive.now() - interval '10 minutes'
 union all
 select 'sources', s.breaker, count(*) from outlive.source_health s group by s.breaker
 union all

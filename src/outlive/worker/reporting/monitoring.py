@@ -75,7 +75,8 @@ class Pages:
         of_database = await database.figures() if database else {}
         figures = {**self._vitals.figures(), **of_database}
         try:
-            return await asyncio.to_thread(exposition.text, figures, process=True)
+            name = database.name() if database else ""
+            return await asyncio.to_thread(exposition.text, figures, name, process=True)
         finally:
             self._written_at = time.monotonic()
 

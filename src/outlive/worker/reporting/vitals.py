@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Protocol
 
+from outlive import db
 from outlive.humanize import counted
 from outlive.metrics import catalogue
 from outlive.metrics.database import DatabaseMetrics
@@ -98,7 +99,7 @@ class ReaperVitals:
 
     def __init__(self, reaper: Reaper, metrics: Session) -> None:
         self._reaper, self._sessions = reaper, (reaper.session, metrics)
-        self.database = DatabaseMetrics(metrics.run)
+        self.database = DatabaseMetrics(metrics.run, lambda: db.named(metrics.url))
         self.stopping = False
 
     def dead(self) -> str | None:
