@@ -1,8 +1,10 @@
 """The claim loop, the heart of a worker: it writes how attempts ended, claims the next jobs, and begins them.
 
-There are three kinds of claims: `EndAndClaim` claims jobs in the statement that writes ends, `SourcedClaim` jobs of
-sources, and `SuspectClaim` a job that must run alone. The first is the statement end_and_claim, whose claim is
-outlive.claim_lanes (claims.sql). Nothing else uses the loop's connection.
+Jobs wait in lanes, one for each queue, source, task and priority. In each turn the worker makes an offer: how many
+jobs it can take, and from which lanes. One of three claims takes it to the database: `EndAndClaim`, in the statement
+that also writes ends (end_and_claim, which calls outlive.claim_lanes); `SourcedClaim`, for jobs of sources, which have
+limits of their own; `SuspectClaim`, for a job that may kill its worker and so runs alone. Nothing else uses the loop's
+connection.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class ClaimLoop:
                 await self._sleep.until_needed()
 
     async def _gather_ends(self) -> None:
-        self._slots.place()
+        """Let more ends come, if all children have enough to do meanwhile."""
+        self._slots.place()  # Jobs that wait here begin before those that are claimed next.
         if len(self._outbox.waiting) < MANY_ENDS and self._slots.room.is_filled():
             await asyncio.sleep(GATHER_S)
 
@@ -88,12 +91,15 @@ class ClaimLoop:
         if self._reconciliation.due:
             asked_at = time.monotonic()
             unknown = await self._reconciliation.run_once()
+            # These were claimed by a statement whose answer was lost: they may not count as begun.
             await self._begin(unknown, asked_at=asked_at, begun=False)
             self._reconciliation.done(asked_at)
         await self._outcomes.write_once_due(self._session)
         await self._finder.search_if_due()
 
     def _offer(self) -> Offer:
+        """As many jobs as there is room for. Nothing while a suspect waits for this worker to be empty, while too many
+        ends are written one by one, and while jobs that this worker has lost still run in it."""
         if self.suspect.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned:
             return NOTHING
         return offered(self._finder.lanes, self._slots)
