@@ -105,6 +105,22 @@ def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli, queue):
     assert [row["id"] for row in cli("jobs", "--state", "blocked", "--json").json] == [str(last), str(job)]
 
 
+def test_show_names_the_jobs_whose_results_are_arguments_and_what_follows_a_failure_and_when_it_expires(cli, queue):
+    first, *rest = queue.make_many(8)
+    given = {"after": [first, *rest], "on_failed": {"task": "tell"}, "expires_s": 60}
+    args = b'{"limit": 3, "$results": {"page": 0, "rest": [1, {"of": {"a": 2}}, 3, 4, 5, 6, {"is": 7}]}}'
+    job = queue.make(args=args, links=msgspec.json.encode(given))
+    text = " ".join(cli("show", job).out.split())
+    assert f"results page of {first}, rest of {', '.join(map(str, rest[:5]))}, …" in text
+    assert "on failed tell" in text
+    assert "expires 20" in text
+    shown = cli("show", job, "--json").json
+    assert (shown["on_failed"], shown["args"]["$results"]["page"]) == ("tell", 0)
+    assert shown["expires_at"] > shown["created_at"]
+    unreadable = queue.make(args=b'{"$results": [5]}', links=msgspec.json.encode({"after": [first]}))
+    assert cli("show", unreadable).code == 0
+
+
 def test_show_says_that_a_job_waits_for_a_slot_of_its_key(cli, queue):
     first, _, last = (queue.make(links=links("customer-7", 2)) for _ in range(3))
     assert "waits for a slot of the key customer-7 (2 of 2 taken)" in cli("show", last).out

@@ -11,7 +11,7 @@ returns table (
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
 -- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
--- A lane without a row has no ready job, or its jobs are locked.
+-- A lane without a row has no ready job, or its jobs are locked or have expired.
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
 -- that was claimed before is begun in any case: its mere arrival may kill.
 #variable_conflict use_column
