@@ -5,7 +5,7 @@ import asyncio
 from outlive.model import Ended
 from outlive.states import State
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.ending.slow_ends import SlowEnds
+from outlive.worker.ending.outbox import SlowEnds
 from tests.driving.making import WORKER
 
 RECORDS = b'[{"scope": "prices", "key": "k", "data": 1, "strength": 1}]'

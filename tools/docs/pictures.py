@@ -26,9 +26,8 @@ from outlive import db, linux, migrate, store
 from outlive.errors import OutliveError
 from outlive.model import Ended, JobRequest, Lane, new_job_id
 from outlive.states import Outcome
-from outlive.temporary.program import Program, await_end, started
+from outlive.temporary.program import Program, await_end, started, worker, worker_environment
 from outlive.temporary.server import temporary_home, temporary_server
-from outlive.temporary.worker import worker, worker_environment
 
 HERE = Path(__file__).parent
 SCENE = HERE / "scene"

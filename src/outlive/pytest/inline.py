@@ -34,7 +34,7 @@ from outlive.policy import Policy
 from outlive.protocol import Done, FromChild, Progress, Run
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
-from outlive.worker.ending.slow_ends import never_accepted, refused
+from outlive.worker.ending.outbox import never_accepted, refused
 from outlive.worker.fleet.registration import Identity
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""A program as a process that dies with its parent, and whose output is read as a service manager reads it."""
+"""A program, such as `outlive worker`, as a process that dies with its parent, and whose output is read as a service
+manager reads it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from outlive import linux
+from outlive import config, linux
 from outlive.errors import OutliveError
 
 STOP_S = 10.0
@@ -134,3 +135,25 @@ def handling(numbers: tuple[signal.Signals, ...], action: Callable[..., object] 
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def worker(
+    target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str]
+) -> AbstractContextManager[Program]:
+    """A worker that is stopped afterwards, and killed if that takes long. `more` goes into its environment.
+
+    The current directory may have an outlive.toml, so it works in another one.
+    """
+    words = [*worker_words(target, slots=slots), "--quiet"]
+    return started(words, environment=worker_environment(url) | dict(more), directory=directory, name="the worker")
+
+
+def worker_words(target: str, *, slots: int) -> list[str]:
+    return [sys.executable, "-m", "outlive", "worker", target, "--slots", str(slots)]
+
+
+def worker_environment(url: str) -> dict[str, str]:
+    """The environment of a worker: this one, but with no other settings of outlive than the database."""
+    given = os.environ.items()
+    ours = {key: value for key, value in given if not key.startswith("OUTLIVE_") and key not in config.ALIASES}
+    return ours | {"OUTLIVE_DATABASE_URL": url}

@@ -21,8 +21,7 @@ from outlive.worker.attempts.requests import Cancels, FollowedOutput
 from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
-from outlive.worker.ending import slow_ends
-from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.outbox import LATE_SESSIONS, SESSIONS, Outbox
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
@@ -110,8 +109,8 @@ class Services:
             ("begun", self.begun_marks.run_once),
             *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
             *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_SESSIONS,
-            *[("slow end", self.outbox.slow.run_once)] * slow_ends.SESSIONS,
-            *[("late end", self.outbox.slow.run_late_once)] * slow_ends.LATE_SESSIONS,
+            *[("slow end", self.outbox.slow.run_once)] * SESSIONS,
+            *[("late end", self.outbox.slow.run_late_once)] * LATE_SESSIONS,
             ("progress", self.progress.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),

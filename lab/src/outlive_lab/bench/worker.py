@@ -19,9 +19,8 @@ from typing import LiteralString
 from outlive import linux
 from outlive.config import Config
 from outlive.errors import OutliveError
-from outlive.temporary.program import Program, started
+from outlive.temporary.program import Program, started, worker_environment, worker_words
 from outlive.temporary.server import temporary_home
-from outlive.temporary.worker import worker_environment, worker_words
 from outlive_lab.bench import jobs
 from outlive_lab.bench.databases import Database
 from outlive_lab.bench.run import Run

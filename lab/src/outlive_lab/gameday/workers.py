@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import linux
-from outlive.temporary.program import dying_with_this, is_alive
-from outlive.temporary.worker import worker_environment, worker_words
+from outlive.temporary.program import dying_with_this, is_alive, worker_environment, worker_words
 from outlive_lab.gameday import jobs
 
 TARGET = f"{jobs.__name__}:app"

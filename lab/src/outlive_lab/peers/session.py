@@ -21,9 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db
 from outlive.errors import OutliveError
-from outlive.temporary.program import Program, dying_with_this, started
+from outlive.temporary.program import Program, dying_with_this, started, worker_environment
 from outlive.temporary.server import temporary_home
-from outlive.temporary.worker import worker_environment
 from outlive_lab.bench.databases import database
 from outlive_lab.bench.worker import command_s
 from outlive_lab.peers import environments

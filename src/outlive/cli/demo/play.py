@@ -14,9 +14,8 @@ from outlive import db, linux, logs, migrate
 from outlive.cli.demo import example, show, verdict
 from outlive.cli.demo.verdict import Loss, Played, Snapshot
 from outlive.config import Config
-from outlive.temporary.program import Program, await_end, stopped_by_sigterm
+from outlive.temporary.program import Program, await_end, stopped_by_sigterm, worker
 from outlive.temporary.server import temporary_home, temporary_server
-from outlive.temporary.worker import worker
 
 TARGET = "coins.tasks:app"
 SLOTS = 4

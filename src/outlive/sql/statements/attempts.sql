@@ -3,8 +3,8 @@
 -- call: inputs(:token::bigint, :first::int, :skip::int)
 
 -- name: end_and_claim
--- Ends attempts, and claims jobs from the lanes. The first column of each row has the tokens of the attempts that
--- the worker has lost. A row without a token: nothing was claimed.
+-- Ends attempts, and claims jobs from the lanes. The first column of each row has the tokens that the worker has
+-- lost. A row without a token: nothing was claimed.
 select ended.lost, claimed.*
 from outlive.end_attempts(
     :worker::uuid, :tokens::bigint[], :outcomes::text[], :errors::text[], :exit_codes::int[], :signals::text[],
@@ -30,8 +30,7 @@ set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double preci
 where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'succeeded';
 
 -- name: locked_ends
--- The attempts that can't end now because another transaction has locked their row, their job's dedupe key or
--- batch, or a job that waits for theirs.
+-- The attempts that can't end now: their row, their job's key or batch, or a job that waits for it is locked.
 -- returns table (token bigint)
 with free as materialized (
   select r.token, r.id from outlive.running r
@@ -66,8 +65,8 @@ where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
 select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
 
 -- name: take_back
--- This worker gave up these attempts although it was alive, and nothing that their jobs did was the cause. If a
--- reaper has ended one as lost, that loss is taken back. Zero: none was lost.
+-- This worker gave up these attempts although it was alive, and their jobs are not the cause. The losses that a
+-- reaper has made of them are taken back. Returns how many.
 select outlive.take_back_losses(array(
   select a.token from outlive.attempts a
   where a.token = any(:tokens::bigint[]) and a.worker = :worker::uuid and a.outcome = 'lost'));
@@ -85,9 +84,8 @@ from outlive.attempts a join outlive.jobs j on j.id = a.job_id
 where a.token = any(:tokens::bigint[]) and a.outcome = 'lost';
 
 -- name: renew
--- running -> running, with a new lease. A token without a row has ended, or the transaction that ends it holds its
--- lock: read `ended` before judging. Locked rows are skipped, so a job's own open transaction never blocks a
--- renewal.
+-- running -> running, with a new lease. A token without a row has ended, or is locked by the transaction that ends
+-- it, which must not block a renewal: read `ended` before judging.
 -- returns table (token bigint, cancel_requested boolean)
 with mine as (
   select r.token from outlive.running r

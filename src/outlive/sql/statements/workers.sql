@@ -20,8 +20,7 @@ on conflict (name) do update set
 
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
--- says which, and the losses that this cost its jobs are taken back. Others judge by its settings whether it
--- lives.
+-- says which, and the losses that this cost its jobs are taken back. Others judge it by its settings.
 -- returns void
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
@@ -75,9 +74,8 @@ update outlive.workers set
 where id = :worker::uuid and state <> 'dead';
 
 -- name: show_life
--- This session takes the advisory lock that proves a worker alive. Each session has a new key, so that an old
--- session, which the server may still hold open, is not in the way. Zero rows: another session has that lock, try
--- another key.
+-- This session takes the advisory lock that proves a worker alive. Each session has a new key, so that an old one,
+-- which the server may still hold open, is not in the way. Zero rows: the key is taken, try another one.
 -- returns setof uuid
 with watched as (
   update outlive.workers set watched = true, missed_at = null
@@ -183,8 +181,7 @@ select c.id, c.name, c.hostname, c.pid, c.last_seen, c.died_of as why, c.died_wi
 from changed c where c.state = 'dead';
 
 -- name: untold_deaths
--- Workers that were declared dead lately, by whichever reaper, and for which no command was run. Only one caller
--- gets each.
+-- Workers that any reaper has declared dead lately, and for which no command was run. Only one caller gets each.
 with untold as (
   select k.id from outlive.workers k
   where k.state = 'dead' and not k.told

@@ -20,8 +20,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.ending.outbox import Outbox
-from outlive.worker.ending.slow_ends import failed_for_good
+from outlive.worker.ending.outbox import Outbox, failed_for_good
 from outlive.worker.processes.children import GIVEN_UP
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session

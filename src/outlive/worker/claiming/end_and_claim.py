@@ -16,8 +16,7 @@ from outlive import store
 from outlive.model import Claimed, Ended
 from outlive.worker.claiming.lanes import Lanes
 from outlive.worker.claiming.offers import NOTHING, Offer
-from outlive.worker.ending.outbox import Outbox
-from outlive.worker.ending.slow_ends import never_accepted
+from outlive.worker.ending.outbox import Outbox, never_accepted
 from outlive.worker.session import Session
 
 CAREFUL_S = 5.0

@@ -1,18 +1,51 @@
 """The outbox: how attempts ended, until the database has it.
 
 Most ends wait here until the claim loop writes them (claiming/end_and_claim.py). Those that could delay the others
-(they carry records or spawned jobs, or another transaction has locked their rows) go through `SlowEnds`.
+(they carry records or spawned jobs, or another transaction has locked their rows) are slow. Each of these is written by
+itself, on a session of a small pool, so a slow or huge end delays no other. Ends that a lock holds up have their own
+session, so however many they are, they delay only each other. An end that Postgres will never accept becomes a failure
+that says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection
 from uuid import UUID
 
+import msgspec
+import psycopg
+
+from outlive import db, store
 from outlive.model import Ended
+from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.ending.slow_ends import SlowEnds
+from outlive.worker.session import LARGE_BYTES, Session, SessionPool
 from outlive.worker.wakeup import Wakeup
+
+SESSIONS = 3
+LATE_SESSIONS = 1
+"""For ends that could not be written at the first try."""
+AGAIN_S = 1.0
+"""How long an end that could not be written waits before the next try."""
+LARGE_AGAIN_S = 0.05
+"""The same for a large end while another one is being written."""
+TRIES = 3
+"""How often the same error may repeat before the attempt fails. Locks and an absent database don't count."""
+MAX_ERROR_CHARS = 1000
+TOO_MUCH_BYTES = 32 << 20
+"""While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
+_NOT_HELD = "OL002"
+_PERMANENT = ("OL", "54")
+"""Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
+_SPAWN_REFUSED = ("OL001", "OL003")
+"""What enqueue raises for a job: its dedupe key is taken, or it makes no sense."""
+_PASSING = ("08", "25", "40", "53", "55", "57P", "58")
+"""Classes of errors that pass by themselves, however long that takes."""
+
+_log = logging.getLogger("outlive.worker")
 
 
 class Outbox:
@@ -54,3 +87,153 @@ class Outbox:
         """Drop the ends of attempts that the database no longer has under this worker."""
         self.waiting = [end for end in self.waiting if end.token in tokens]
         self.slow.keep(tokens)
+
+
+class _Tries(msgspec.Struct):
+    """What is known of an end that could not be written at the first try."""
+
+    sqlstate: str = ""
+    times: int = 0
+    unsure: bool = False
+    """The outcome of the last statement is unknown: it may have written the end."""
+
+
+class SlowEnds:
+    def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
+        self._worker, self._leases, self._fail = worker, leases, fail
+        self.pool = SessionPool(url, SESSIONS + LATE_SESSIONS, db.COMPLETIONS)
+        self.pending: dict[int, Ended] = {}
+        """Ends that are not written yet, by token."""
+        self._ready: asyncio.Queue[int] = asyncio.Queue()
+        self._ready_again: asyncio.Queue[int] = asyncio.Queue()
+        self._one_large = asyncio.Lock()
+        self._tries: dict[int, _Tries] = {}
+
+    def add(self, end: Ended) -> None:
+        self.pending[end.token] = end
+        self._ready.put_nowait(end.token)
+
+    def add_locked(self, end: Ended) -> None:
+        self.pending[end.token] = end
+        self._tries[end.token] = _Tries()
+        self._ready_again.put_nowait(end.token)
+
+    def keep(self, tokens: Collection[int]) -> None:
+        """Drop all other ends: they are written already, or their attempts belong to another worker."""
+        for token in [token for token in self.pending if token not in tokens]:
+            self._forget(token)
+
+    @property
+    def too_much(self) -> bool:
+        return bool(self.pending) and sum(map(_size, self.pending.values())) > TOO_MUCH_BYTES
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an end is being written, or is about to be."""
+        return any(token not in self._tries for token in self.pending)
+
+    async def run_once(self) -> None:
+        """Write one end. As many of these run at once as there are sessions, but one large end at a time."""
+        await self._write_next(self._ready)
+
+    async def run_late_once(self) -> None:
+        """Try again to write an end that could not be written."""
+        await self._write_next(self._ready_again)
+
+    async def _write_next(self, ready: asyncio.Queue[int]) -> None:
+        token = await ready.get()
+        end = self.pending.get(token)
+        if end is None:
+            return
+        large = _size(end) > LARGE_BYTES
+        if large and self._one_large.locked():
+            asyncio.get_running_loop().call_later(LARGE_AGAIN_S, ready.put_nowait, token)
+            return  # Small ends must not wait for it.
+        try:
+            turn = self._one_large if large else contextlib.nullcontext()
+            async with turn, self.pool.take(size_bytes=_size(end)) as session:
+                await self._write(session, end)
+        except psycopg.Error as error:
+            self._try_again_or_fail(end, error)
+        except BaseException:
+            self._tries.setdefault(token, _Tries()).unsure = True
+            ready.put_nowait(token)
+            raise
+
+    async def _write(self, session: Session, end: Ended) -> None:
+        tries = self._tries.get(end.token)
+        if tries and tries.unsure and end.token in await session.run(store.ended([end.token])):
+            failure = None  # The end was written, and its answer was lost.
+        else:
+            failure = await write_end(session, self._worker, end, self._leases)
+        self._forget(end.token)
+        if failure is None:
+            self._leases.drop(end.token)
+        else:
+            self._fail(failure)
+
+    def _try_again_or_fail(self, end: Ended, error: psycopg.Error) -> None:
+        tries = self._tries.setdefault(end.token, _Tries())
+        state = error.sqlstate or ""
+        if db.transient(error):
+            tries.unsure = True
+        elif not state.startswith(_PASSING):
+            tries.sqlstate, tries.times = state, tries.times + 1 if tries.sqlstate == state else 1
+            if tries.times >= TRIES:
+                self._forget(end.token)
+                self._fail(refused(end, error))
+                return
+        level, ready = (logging.DEBUG, self._ready) if db.lost(error) else (logging.WARNING, self._ready_again)
+        _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, str(error).strip())
+        asyncio.get_running_loop().call_later(AGAIN_S, ready.put_nowait, end.token)
+
+    def _forget(self, token: int) -> None:
+        self.pending.pop(token, None)
+        self._tries.pop(token, None)
+
+
+def _size(end: Ended) -> int:
+    return len(end.records or b"") + len(end.spawns or b"") + len(end.result or b"")
+
+
+async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) -> Ended | None:
+    """Write an end with its records and spawned jobs.
+
+    Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
+    """
+    try:
+        if end.records is None and end.spawns is None:
+            accepted = not (await session.run(store.end_and_claim(worker, [end]))).refused
+        else:
+            await session.run(store.complete_with_records(worker, end))
+            accepted = True
+    except psycopg.Error as error:
+        if never_accepted(error):
+            return refused(end, error)
+        if error.sqlstate != _NOT_HELD:
+            raise
+        accepted = False
+    if not accepted:
+        leases.note_refused_end(end)
+    return None
+
+
+def never_accepted(error: BaseException) -> bool:
+    """Whether a statement would fail with this error again, because of the values in it."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _NOT_HELD
+    return permanent or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+
+
+def refused(end: Ended, error: Exception) -> Ended:
+    """The failure of an attempt whose end Postgres refuses, with its message, without the functions that raised it."""
+    message = (error.diag.message_primary if isinstance(error, psycopg.Error) else None) or error
+    spawned = isinstance(error, psycopg.Error) and error.sqlstate in _SPAWN_REFUSED
+    what = "a job that it spawns can't be enqueued" if spawned else "how it ended can't be written"
+    _log.error("the end of attempt %d can't be written: %s", end.token, message)
+    return failed_for_good(end.token, f"{what}: {message}")
+
+
+def failed_for_good(token: int, error: str) -> Ended:
+    return Ended(token, Outcome.FAILED, error=error.replace("\0", "")[:MAX_ERROR_CHARS], final=True)

@@ -22,8 +22,7 @@ from outlive.states import Outcome
 from outlive.worker.attempts.completions import Completions, unless_completed
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.claiming.sources import SourceOutcomes
-from outlive.worker.ending.outbox import Outbox
-from outlive.worker.ending.slow_ends import write_end
+from outlive.worker.ending.outbox import Outbox, write_end
 from outlive.worker.loops import RETRY_S
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.session import Session

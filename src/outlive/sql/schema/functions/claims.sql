@@ -1,6 +1,4 @@
--- Claims: how jobs that wait begin.
---
--- Suspects do not wait in lanes: the statement claim_suspect claims them.
+-- Claims: how jobs that wait begin. Suspects do not wait in lanes: the statement claim_suspect claims them.
 
 create or replace function outlive.claim_lanes(
   by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],

@@ -1,5 +1,4 @@
 -- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
---
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in

@@ -1,13 +1,6 @@
 -- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
 -- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
---
---     register  makes a worker known; its session shows from now on that it is alive
---     claim     takes jobs
---     renew     keeps them, and says which must stop
---     inputs_of the results of the jobs that a job has waited for
---     succeed   ends an attempt
---     fail      ends an attempt in any other way
---     goodbye   gives back the rest, and stops
+-- A worker calls register, then claim, renew and inputs_of, and for each job succeed or fail; at last goodbye.
 --
 -- SQLSTATEs: OL002 the attempt is no longer this worker's, OL003 bad input, OL006 the worker was declared dead,
 -- has stopped or never registered, 55P03 another transaction has locked what an end needs (a batch, a dedupe key):

@@ -1,6 +1,5 @@
--- Sources: whose turn it is at an outside service, and whether the service is well.
---
--- The caller of admits and spend has locked the source's row.
+-- Sources: whose turn it is at an outside service, and whether the service is well. The caller of admits and spend
+-- has locked the source's row.
 
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
 -- A source that a job names and no app declares gets a row, with the limits of its task's source. Without a task

@@ -1,6 +1,5 @@
--- The verdict: what becomes of a job whose attempt has ended.
---
--- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
+-- The verdict: what becomes of a job whose attempt has ended. Nothing here writes: outlive.settle (completion.sql)
+-- writes what the verdict says.
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
 -- The same for the same task with the same arguments, however their JSON is written. It is stored with the
