@@ -529,9 +529,8 @@ begin
   end loop;
 end $$;
 
--- The verdict: what becomes of a job whose attempt has ended.
---
--- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
+-- The verdict: what becomes of a job whose attempt has ended. Nothing here writes: outlive.settle (completion.sql)
+-- writes what the verdict says.
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
 -- The same for the same task with the same arguments, however their JSON is written. It is stored with the
@@ -1027,7 +1026,6 @@ begin
 end $$;
 
 -- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
---
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
@@ -1715,9 +1713,7 @@ begin
   end if;
 end $$;
 
--- Claims: how jobs that wait begin.
---
--- Suspects do not wait in lanes: the statement claim_suspect claims them.
+-- Claims: how jobs that wait begin. Suspects do not wait in lanes: the statement claim_suspect claims them.
 
 create or replace function outlive.claim_lanes(
   by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],
@@ -3519,9 +3515,8 @@ begin
   return cardinality(due);
 end $$;
 
--- Sources: whose turn it is at an outside service, and whether the service is well.
---
--- The caller of admits and spend has locked the source's row.
+-- Sources: whose turn it is at an outside service, and whether the service is well. The caller of admits and spend
+-- has locked the source's row.
 
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
 -- A source that a job names and no app declares gets a row, with the limits of its task's source. Without a task
@@ -4240,14 +4235,7 @@ end $$;
 
 -- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
 -- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
---
---     register  makes a worker known; its session shows from now on that it is alive
---     claim     takes jobs
---     renew     keeps them, and says which must stop
---     inputs_of the results of the jobs that a job has waited for
---     succeed   ends an attempt
---     fail      ends an attempt in any other way
---     goodbye   gives back the rest, and stops
+-- A worker calls register, then claim, renew and inputs_of, and for each job succeed or fail; at last goodbye.
 --
 -- SQLSTATEs: OL002 the attempt is no longer this worker's, OL003 bad input, OL006 the worker was declared dead,
 -- has stopped or never registered, 55P03 another transaction has locked what an end needs (a batch, a dedupe key):

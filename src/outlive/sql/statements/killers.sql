@@ -105,8 +105,8 @@ gone as (
 select g.id from gone g where outlive.quarantine(g.had);
 
 -- name: untold_killers
--- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each: without a :command for
--- it, it leaves them to a living worker that has one.
+-- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each. Without a :command
+-- for it, the caller leaves them to a living worker that has one.
 with untold as (
   select h.id from outlive.held h
   where h.why = 'quarantined' and not h.told
