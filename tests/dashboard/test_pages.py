@@ -37,8 +37,64 @@ def test_the_jobs_of_a_state_are_listed(dashboard, queue):
     assert "ValueError: no" in page
 
 
+def test_a_job_of_the_list_shows_its_arguments_its_run_time_and_its_worker(dashboard, queue):
+    queue.register_worker()
+    queue.run_job(queue.make(args=b'{"url": "https://example.org"}'))
+    queue.execute("update outlive.attempts set started_at = ended_at - interval '90 seconds'")
+    shown = words(dashboard.get("/jobs?state=succeeded"))
+    for told in ("https://example.org", "90 s", "crawler-1", "1 job matches"):
+        assert told in shown
+    assert 'href="/jobs?worker=crawler-1"' in dashboard.get("/jobs").text
+
+
+def test_the_oldest_jobs_come_first_where_they_are_wanted_on_all_pages(dashboard, queue):
+    jobs = [str(job) for job in queue.make_many(60)]
+    first = dashboard.get("/jobs?state=pending&sort=oldest").text
+    assert re.findall('title="([^"]+)">[^<]+</a>', first) == jobs[:50]
+    assert "60 jobs match" in first
+    [more] = re.findall('href="([^"]+)" rel="next">Newer', first)
+    assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(more.replace("&amp;", "&")).text) == jobs[50:]
+
+
+def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(dashboard, queue, monkeypatch):
+    monkeypatch.setattr("outlive.store.finding.LOOK", 10)
+    monkeypatch.setattr("outlive.dashboard.searches.PATIENCE_S", 0.0)
+    needle = str(queue.make(args=b'["needle"]'))
+    queue.make_many(25)
+    looks = [dashboard.get("/jobs?text=needle").text for _ in range(3)]
+    assert [needle in look for look in looks] == [False, False, True]
+    assert [f"{seen} jobs were searched so far, and the search goes on" in looks[n] for n, seen in ((0, 10), (1, 20))]
+    assert "goes on" not in looks[2]
+
+
+def test_a_rare_state_beside_many_jobs_is_counted_exactly_on_every_page(dashboard, queue, database_url):
+    queue.make_many(12_000)
+    queue.execute("update outlive.waiting set failures = 1 where id in (select id from outlive.waiting limit 2)")
+    assert "2 retryable" in words(dashboard.get("/"))
+    assert "≈12,000 pending" in words(dashboard.get("/"))
+    assert "2 jobs match" in words(dashboard.get("/jobs?state=retryable"))
+    assert "≈12,000 jobs match" in words(dashboard.get("/jobs?state=pending"))
+    assert "≈12,000" in words(dashboard.get("/queues"))
+    counts = Cli(database_url)("stats", "--json").json
+    assert (counts["by_state"]["retryable"], counts["estimated"]) == (2, ["pending"])
+    assert "≈12,000" in Cli(database_url)("stats").out
+
+
+def test_a_worker_is_busy_in_its_slots_and_what_it_has_claimed_ahead_is_told_apart(dashboard, queue, database_url):
+    queue.register_worker()
+    queue.execute("update outlive.workers set slots = 4")
+    queue.make_many(10)
+    queue.claim(limit=10)
+    assert "4 of 4, 6 claimed ahead" in words(dashboard.get("/workers"))
+    assert "4 of 4, 6 claimed ahead" in " ".join(Cli(database_url)("workers").out.split())
+
+
 def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):
-    for query, told in (("since=yesterday", "it must be a duration"), ("batch=x", "is not the id of a batch")):
+    for query, told in (
+        ("since=yesterday", "it must be a duration"),
+        ("before=x", "it must be a duration"),
+        ("batch=x", "is not the id of a batch"),
+    ):
         answer = dashboard.get(f"/jobs?task=import&{query}")
         assert answer.status_code == 400
         assert told in answer.text

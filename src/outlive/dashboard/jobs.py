@@ -10,6 +10,7 @@ from outlive import store
 from outlive.dashboard import charts, postmortem
 from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
+from outlive.dashboard.searches import PAGE
 from outlive.dashboard.visits import Visit
 from outlive.errors import no_job
 from outlive.model import Attempt
@@ -22,9 +23,6 @@ from outlive.store import Found, JobFilter
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-PAGE = 50
-SEARCH_S = 0.1
-"""How long a page searches where no index has all parts of the filter, before it shows what it has found."""
 COUNT_S = 0.05
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
@@ -42,8 +40,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
-        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), oldest=oldest, patience_s=SEARCH_S)
-        found = await site.database.do(steps)
+        found = await site.searches.look(wanted, visit.get("past"), oldest=oldest)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
     verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]
@@ -51,7 +48,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "title": "Jobs",
         "wrong": wrong,
         "status": 400 if wrong else 200,
-        "still": bool(wrong) or (found.next is not None and (wanted.text is not None or visit.get("past") is not None)),
+        "still": bool(wrong) or (visit.get("past") is not None and wanted.indexed),
         "jobs": rows,
         "given": given,
         "sort": "oldest" if oldest else None,
@@ -61,7 +58,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "past": visit.get("past"),
         "next": found.next,
         "seen": found.seen,
-        "full": len(rows) >= PAGE,
+        "searching": found.next is not None and len(found.ids) < PAGE,
         "cut": found.cut,
         "count": None if wrong else await _count(site, wanted, found, first=visit.get("past") is None),
     }

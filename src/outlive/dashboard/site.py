@@ -28,6 +28,7 @@ from outlive.dashboard.live import Full, Live
 from outlive.dashboard.people import People, Person
 from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
+from outlive.dashboard.searches import Searches
 from outlive.dashboard.shield import Shield
 from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
 from outlive.errors import BadArguments, BatchNotFound, ConfigError, DatabaseBusy, JobNotFound, OutliveError
@@ -68,6 +69,7 @@ class Site:
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
         self.entrance = Entrance(access, People(self.database.run))
         self.history = History(self.database)
+        self.searches = Searches(self.database)
         self.metrics = DatabaseMetrics(self.database.run, self.database.name)
         self.templates = Templates()
         self.live = Live(self._fragments)

@@ -13,10 +13,8 @@ from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.statements import first_column, statement
 
-LOOK = 10_000
-"""How many jobs one statement looks at, at most, where no index has all parts of the filter."""
-TEXT_LOOK = 4_000
-"""The same for a search by text, which reads arguments and errors."""
+LOOK = 4_000
+"""How many jobs one statement looks at, at most, where no index has all parts of the filter: some 50 ms."""
 TEXT_REACH = 100_000
 """A search by text looks at this many of the newest jobs, and no further."""
 LONGEST_TEXT = 200
@@ -131,7 +129,7 @@ def _look(wanted: JobFilter, seen: int, limit: int, *, counting: bool) -> int:
     """One more than is wanted shows whether there are more. Where many may not match: at first few, then more."""
     if wanted.indexed and not counting:
         return limit + 1
-    return min(LOOK if wanted.text is None else TEXT_LOOK, max(1000, 4 * seen))
+    return min(LOOK, max(1000, 4 * seen))
 
 
 def _written(place: str, at: datetime, id: UUID, seen: int) -> str:

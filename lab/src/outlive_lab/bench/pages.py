@@ -17,16 +17,12 @@ from outlive_lab.bench.run import Run
 from outlive_lab.bench.stock import Stock
 
 MUST_MS = 100
+MUST_FILTER_MS = 200
 LIVE = 100_000
 TASKS = ("shop.fetch", "shop.parse", "shop.thumbnail", "mail.send")
 PAGES = {
     "overview": "/",
     "jobs": "/jobs",
-    "jobs of a state": "/jobs?state=pending",
-    "jobs of a state and a task": "/jobs?state=succeeded&task=mail.send",
-    "jobs of a rare task": "/jobs?task=pdf.render",
-    "jobs by text": "/jobs?text=nowhere",
-    "jobs by id": "/jobs?text={id}",
     "job": "/jobs/{id}",
     "killers": "/killers",
     "workers": "/workers",
@@ -36,6 +32,32 @@ PAGES = {
     "batches": "/batches",
     "audit": "/audit",
 }
+FILTERS = {
+    "pending": "state=pending",
+    "retryable, two of them": "state=retryable",
+    "succeeded, the oldest first": "state=succeeded&sort=oldest",
+    "cancelled, none": "state=cancelled",
+    "a task": "task=mail.send",
+    "a task, succeeded": "task=mail.send&state=succeeded",
+    "a task, failed": "task=mail.send&state=failed",
+    "a task with two jobs": "task=pdf.render",
+    "a task with two jobs, failed": "task=pdf.render&state=failed",
+    "a queue": "queue=bench",
+    "a queue without jobs": "queue=nowhere",
+    "a source without jobs": "source=nowhere",
+    "a worker": "worker=worker-{n}",
+    "a worker with two jobs": "worker=rare",
+    "a worker, failed": "worker=worker-{n}&state=failed",
+    "a worker and a task with two jobs": "worker=worker-{n}&task=pdf.render",
+    "the last second": "since=1s",
+    "a day, but not the last hour": "since=1d&before=1h",
+    "a task, a queue, failed, in a day": "task=shop.fetch&queue=bench&state=failed&since=1d",
+    "a text that no job has": "text=nowhere{n}",
+    "a text that no failed job has": "text=nowhere{n}&state=failed",
+    "an id": "text={id}",
+}
+"""Every filter of the jobs page, alone and combined, also where two jobs of a million match, or none. Pages keep the
+answers of some for a while: these have another value (n) each time."""
 
 
 def pages(run: Run) -> Iterator[Figure]:
@@ -43,21 +65,24 @@ def pages(run: Run) -> Iterator[Figure]:
     finished, waiting = run.sizes.finished, min(LIVE, run.sizes.backlog)
     stocks = [Stock(count=finished // len(TASKS), task=task, finished=True) for task in TASKS]
     stocks += [Stock(count=waiting // len(TASKS), task=task) for task in TASKS]
+    stocks += [Stock(count=2, task="pdf.render", finished=True)]
     run.loaded.hold("pages", stocks)
     run.loaded.connection.execute(_SPREAD)
     run.loaded.connection.execute(_OTHERS)
+    run.loaded.connection.execute(_RARE)
     run.loaded.vacuum()
     (row,) = run.loaded.connection.execute("select id from outlive.jobs limit 1").fetchall()
     with dashboard(run.loaded.url) as ask:
-        for name, path in PAGES.items():
-            there = path.format(id=row[0])
-            ask(there)
-            samples = [ask(there) for _ in range(max(5, run.sizes.samples))]
-            yield Figure("dashboard", f"page: {name}", "ms", samples, bound=Bound("at most", MUST_MS))
+        asked = [(f"page: {name}", path, MUST_MS) for name, path in PAGES.items()]
+        asked += [(f"jobs: {name}", f"/jobs?{query}", MUST_FILTER_MS) for name, query in FILTERS.items()]
+        for name, path, most_ms in asked:
+            samples = [ask(path.format(id=row[0], n=n)) for n in range(1 + max(5, run.sizes.samples))]
+            yield Figure("dashboard", name, "ms", samples[1:], bound=Bound("at most", most_ms))
 
 
 _SPREAD = """
-update outlive.attempts set ended_at = ended_at - random() * interval '3 hours',
+update outlive.attempts set worker_name = 'worker-' || token % 100,
+  ended_at = ended_at - random() * interval '3 hours',
   started_at = ended_at - random() * interval '1 second' where ended_at > outlive.now() - interval '1 hour'
 """
 """Jobs that did not all end at once: a third of them in the last hour."""
@@ -82,6 +107,17 @@ select n.id, 'quarantined', now(), 'killed its process 3 times', n.queue, n.sour
 from numbered n where n.n > 800
 """
 """A hundred workers with eight running jobs each, and two hundred killers."""
+_RARE = """
+with retried as (
+  update outlive.waiting set failures = 1, ready_at = now() + interval '1 hour'
+  where id in (select id from outlive.waiting limit 2)),
+renamed as (
+  update outlive.attempts set worker_name = 'rare'
+  where job_id in (select job_id from outlive.attempts where task = 'shop.parse' limit 2))
+update outlive.attempts set state = 'failed', outcome = 'failed'
+where task in ('shop.fetch', 'mail.send') and token % 30 = 0
+"""
+"""Two retryable jobs, two jobs of a worker that has run no others, and some thousands of failed ones."""
 
 
 class Ask:
