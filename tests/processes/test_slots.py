@@ -29,7 +29,7 @@ from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.children import Child, assignment
-from outlive.worker.processes.placement import Placement
+from outlive.worker.processes.placement import spread
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
 from tests.driving.workers import alive
@@ -355,10 +355,9 @@ def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken():
             shares = [slots.room.share(jobs, WARM) for jobs in (10, 127, 128, 640, 10_000)]
             slots.accept(claimed("", ""), {})
             await aeventually(lambda: len(heard.ends) == 2)
-            placement = Placement(slots.children, free=2, at_hand=2, share=lambda _: 3, ahead=lambda _: 30)
-            for job in claimed(*[""] * 7):
-                placement.add(assignment(job, slots.tasks[WARM], None, marked=True))
-            return shares, [[one.job.token for one in load.jobs] for load in placement.loads]
+            jobs = [assignment(job, slots.tasks[WARM], None, marked=True) for job in claimed(*[""] * 7)]
+            loads = spread(jobs, slots.children, free=2, at_hand=2, share=lambda _: 3, ahead=lambda _: 30)
+            return shares, [[one.job.token for one in load.jobs] for load in loads]
 
     shares, loads = asyncio.run(play())
     assert shares == [1, 1, 2, 10, 30]

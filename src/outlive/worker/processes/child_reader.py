@@ -68,12 +68,7 @@ class ChildReader:
         except protocol.GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
             messages, garbled = error.before, error
         for message in messages:
-            if type(message) is protocol.Done:
-                self._answers[child.task] += 1
-                self._end(child, message)
-            else:
-                self._answers[child.task] = 0
-                self._handle(child, message)
+            self._handle(child, message)
             if child.distrusted:
                 return False
         if garbled is not None:
@@ -89,14 +84,14 @@ class ChildReader:
         return True
 
     def _handle(self, child: Child, message: protocol.FromChild) -> None:
+        if type(message) is protocol.Done:
+            self._answers[child.task] += 1
+            self._end(child, message)
+            return
+        self._answers[child.task] = 0
         match message:
-            case protocol.Call(verb=verb):
-                if self._may_ask(child):
-                    child.asking += 1
-                    if verb == "complete":
-                        child.answer(self._complete(child, message))
-                    else:
-                        self._report.called(child, message)
+            case protocol.Call():
+                self._call(child, message)
             case protocol.Progress():
                 self._progress(child, message)
             case protocol.Spans(spans):
@@ -149,17 +144,22 @@ class ChildReader:
         else:
             self._done(child, done)
 
+    def _call(self, child: Child, call: protocol.Call) -> None:
+        if child.asking + child.unread >= MAX_CALLS:
+            self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
+            return
+        child.asking += 1
+        if call.verb == "complete":
+            child.answer(self._complete(child, call))
+        else:
+            self._report.called(child, call)
+
     def _complete(self, child: Child, call: protocol.Call) -> protocol.Reply:
         token = child.current.job.token if child.given else 0
         if call.body != b"%d" % token:
             return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
         child.current.completing = True
         return protocol.Reply(call.number, self._report.secret_of(token).encode())
-
-    def _may_ask(self, child: Child) -> bool:
-        if child.asking + child.unread >= MAX_CALLS:
-            self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
-        return not child.distrusted
 
     def _progress(self, child: Child, progress: protocol.Progress) -> None:
         """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""

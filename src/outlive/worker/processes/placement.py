@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from outlive.worker.processes.children import AHEAD_S, OVER_S, Assignment, Child
@@ -48,57 +48,55 @@ class Load:
     jobs: list[Assignment] = field(default_factory=list)
 
 
-class Placement:
-    def __init__(
-        self,
-        children: Collection[Child],
-        *,
-        free: int,
-        at_hand: int,
-        share: Callable[[str], int],
-        ahead: Callable[[str], int],
-    ) -> None:
-        """`free` slots are free, and `at_hand` new children for them. A child gets a `share` of a task's jobs before
-        another one does, and a new child gets what it may have `ahead`.
-        """
-        self._children, self._free, self._at_hand = children, free, at_hand
-        self._share, self._ahead, self._now = share, ahead, time.monotonic()
-        self.loads: list[Load] = []
-        self._heaps: dict[str, list[tuple[int, int, Load]]] = {}
-        """The loads of each warm task, the smallest first, in shares. Those that are full are left out."""
+def spread(
+    jobs: Iterable[Assignment],
+    children: Collection[Child],
+    *,
+    free: int,
+    at_hand: int,
+    share: Callable[[str], int],
+    ahead: Callable[[str], int],
+) -> list[Load]:
+    """Add each job to the smallest load of its task. A free slot is better than a place behind other jobs.
 
-    def add(self, one: Assignment) -> None:
-        """Add a job to the smallest load of its task. A free slot is better than a place behind other jobs.
-
-        A job with losses gets a slot of its own: if it kills its worker again, no other job is suspected.
-        """
+    `free` slots are free, and `at_hand` new children for them. A child gets a `share` of a task's jobs before another
+    one does, and a new child gets what it may have `ahead`. A job with losses gets a slot of its own: if it kills its
+    worker again, no other job is suspected.
+    """
+    loads: list[Load] = []
+    heaps: dict[str, list[tuple[int, int, Load]]] = {}
+    """The loads of each warm task, the smallest first, in shares. Those that are full are left out."""
+    for one in jobs:
         task, max_jobs = one.job.task, one.facts.max_jobs
         alone = max_jobs == 1 or one.job.losses
-        heap = [] if alone else self._heap(task, max_jobs)
-        if min(self._free, self._at_hand) > 0 and (not heap or heap[0][0]):
-            self._at_hand -= 1
-            most = 1 if alone else min(self._ahead(task), max_jobs)
-            heapq.heappush(heap, self._entry(task, Load(None, most)))
+        if not alone and task not in heaps:
+            warm = [Load(child, max_jobs - child.served, len(child.given)) for child in _open(children, task, max_jobs)]
+            heaps[task] = [(load.length // share(task), n, load) for n, load in enumerate(warm, len(loads))]
+            heapq.heapify(heaps[task])
+            loads += warm
+        heap = [] if alone else heaps[task]
+        if min(free, at_hand) > 0 and (not heap or heap[0][0]):
+            at_hand -= 1
+            new = Load(None, 1 if alone else min(ahead(task), max_jobs))
+            heapq.heappush(heap, (0, len(loads), new))
+            loads.append(new)
         if heap:
             _, number, load = heap[0]
             load.jobs.append(one)
             load.length += 1
-            self._free -= load.length == 1
+            free -= load.length == 1
             if len(load.jobs) < load.most and load.length < MAX_AHEAD:
-                heapq.heapreplace(heap, (load.length // self._share(task), number, load))
+                heapq.heapreplace(heap, (load.length // share(task), number, load))
             else:
                 heapq.heappop(heap)
+    return loads
 
-    def _heap(self, task: str, max_jobs: int) -> list[tuple[int, int, Load]]:
-        if task not in self._heaps:
-            heap = self._heaps[task] = []
-            for child in self._children:
-                open_to_more = child.bound and child.pid and not child.held_up and not child.runs_over(self._now)
-                if child.task == task and open_to_more and child.served < max_jobs and len(child.given) < MAX_AHEAD:
-                    heap.append(self._entry(task, Load(child, max_jobs - child.served, len(child.given))))
-            heapq.heapify(heap)
-        return self._heaps[task]
 
-    def _entry(self, task: str, load: Load) -> tuple[int, int, Load]:
-        self.loads.append(load)
-        return load.length // self._share(task), len(self.loads), load
+def _open(children: Collection[Child], task: str, max_jobs: int) -> Iterator[Child]:
+    """The warm children of a task that may be given more jobs."""
+    now = time.monotonic()
+    for child in children:
+        has_room = child.served < max_jobs and len(child.given) < MAX_AHEAD
+        blocked = child.held_up or child.runs_over(now)
+        if child.task == task and child.bound and child.pid and has_room and not blocked:
+            yield child

@@ -27,7 +27,7 @@ from outlive.worker.ending.deferred_ends import DeferredEnds
 from outlive.worker.ending.ends import Unclean, answered
 from outlive.worker.processes.child_reader import ChildReader
 from outlive.worker.processes.children import Assignment, Child, Verdict, assignment
-from outlive.worker.processes.placement import Pace, Placement
+from outlive.worker.processes.placement import Pace, spread
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting import job_log
 
@@ -169,11 +169,8 @@ class Slots:
             self.release(one.job, *NO_TASK)  # A child from before the last reload returned it.
         share, ahead = cache(partial(self.room.share, len(self.unplaced))), cache(self.room.ahead)
         free, at_hand = self.size - len(self.busy), self.zygotes.at_hand()
-        placement = Placement(self.children, free=free, at_hand=at_hand, share=share, ahead=ahead)
-        for one in self.unplaced:
-            placement.add(one)
         placed: set[int] = set()
-        for load in placement.loads:
+        for load in spread(self.unplaced, self.children, free=free, at_hand=at_hand, share=share, ahead=ahead):
             if load.jobs and (child := load.child or self.zygotes.next_ready()) is not None:
                 if child.give(load.jobs, self.config.max_result_bytes):
                     placed.update(one.job.token for one in load.jobs)
