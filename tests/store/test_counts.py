@@ -65,10 +65,10 @@ def test_many_finished_jobs_are_estimated_and_rare_states_are_counted(queue, ana
         assert estimate == pytest.approx(jobs, rel=error + 0.05)
 
 
-def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(queue):
+def test_many_waiting_jobs_are_estimated_and_no_queue_and_no_lane_is_missed(queue):
     queue.execute(JOBS)
     queue.execute(WAITING)
-    queue.make(queue="rare", delay_s=60)
+    queue.make("rare", queue="rare", delay_s=60, priority=1)
     queues = {row["name"]: row for row in queue.run(store.list_queues())}
     assert queues["default"]["estimated"]
     assert queues["default"]["waiting"] == pytest.approx(60_000, rel=0.4)
@@ -76,12 +76,6 @@ def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(queue):
     assert 1 <= queues["rare"]["waiting"] < 10_000
     oldest = "select min(ready_at) from outlive.waiting where queue = 'default'"
     assert queues["default"]["oldest_ready_at"] == queue.value(oldest)
-
-
-def test_many_lanes_are_counted_and_none_is_missed(queue):
-    queue.execute(JOBS)
-    queue.execute(WAITING)
-    queue.make("rare", priority=1)
     full, other, rare = queue.run(store.list_lanes(limit=10))
     assert [lane["task"] for lane in (full, other, rare)] == ["fetch", "parse", "rare"]
     assert full["estimated"]
@@ -90,7 +84,7 @@ def test_many_lanes_are_counted_and_none_is_missed(queue):
     assert 1 <= rare["waiting"] < 10_000
 
 
-def test_counts_read_a_part_of_history(queue):
+def test_counts_read_a_part_of_history_and_are_marked_as_estimates(queue, database_url):
     queue.execute(JOBS)
     queue.execute(ENDED)
     queue.execute("vacuum analyze outlive.jobs, outlive.attempts")
@@ -100,12 +94,6 @@ def test_counts_read_a_part_of_history(queue):
         queue.run(store.stats())
         queue.run(store.rates())
         assert queue.value(read) - before < 35_000
-
-
-def test_estimates_are_marked_on_the_screen_and_in_json(queue, database_url):
-    queue.execute(JOBS)
-    queue.execute(ENDED)
-    queue.execute("analyze outlive.jobs")
     cli = Cli(database_url)
     assert "≈60,100 jobs" in (out := cli("stats").out)
     assert "estimated from a sample" in out

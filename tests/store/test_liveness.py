@@ -16,7 +16,7 @@ from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.session import Session
 from tests.driving.making import Connect, Queue
-from tests.store.acting import ANNA, BERT, NOW, give_up
+from tests.store.acting import ANNA, BERT, NOW
 from tests.store.noon import database_url, fresh_at_noon
 from tests.store.ring import ring
 from tests.waiting import eventually
@@ -63,7 +63,7 @@ def test_no_lock_counts_as_missing_while_the_database_is_read_only(queue, connec
 
 def test_a_worker_whose_session_is_gone_shows_as_stale_before_any_reaper_looks(queue, connect):
     def seen() -> tuple[str, int, int]:
-        [row], [health] = queue.run(store.list_workers()), queue.run(store.health())
+        [row], [health] = queue.run(store.list_workers()), queue.run(store.job_health())
         counted = "select sum(value)::int from outlive.metrics where name = 'workers' and label = 'stale'"
         return row["state"], health["active_workers"], int(queue.value(counted) or 0)
 
@@ -134,25 +134,16 @@ def live_until_restart(queue: Queue, connect: Connect, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_locks_lost_by_a_restart_of_the_server_prove_no_death(queue, connect, how):
+def test_after_a_restart_of_the_server_only_a_worker_that_shows_no_life_since_is_declared_dead(queue, connect, how):
     live_until_restart(queue, connect, how)
     assert absent(queue) == {ANNA: "never locked"}
-    assert queue.run(store.declare_dead({ANNA: KEY})) == []
-    assert state_of(queue) == "active"
-
-
-@pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_a_worker_that_shows_life_after_the_restart_is_not_declared_dead(queue, connect, how):
-    live_until_restart(queue, connect, how)
-    live(queue, connect(), key=KEY + 1)
+    assert queue.run(store.declare_dead({ANNA: KEY})) == [], "a lock that was lost by the restart proves no death"
+    again = live(queue, connect(), key=KEY + 1)
     assert absent(queue) == {}
     assert queue.run(store.declare_dead({ANNA: UNSEEN})) == []
     assert state_of(queue) == "active"
-
-
-@pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(queue, connect, how):
-    live_until_restart(queue, connect, how)
+    vanish(queue, again, key=KEY + 1)
+    queue.execute(how.encode())
     queue.run(store.sleep(ANNA))
     assert [dead.id for dead in queue.run(store.declare_dead({ANNA: UNSEEN}))] == [ANNA]
     assert queue.run(store.declare_dead({ANNA: UNSEEN})) == []
@@ -205,23 +196,6 @@ def test_a_worker_that_is_heard_of_is_not_missed(queue, connect):
     assert missed(queue) == set()
 
 
-@pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_a_worker_that_ended_before_a_crash_is_not_expected_to_show_life(queue, connect, state):
-    session = live(queue, connect())
-    queue.execute("update outlive.workers set state = %s", [state])
-    vanish(queue, session)
-    queue.execute(CRASH)
-    assert absent(queue) == {}
-    assert queue.run(store.declare_dead({ANNA: UNSEEN})) == []
-    assert state_of(queue) == state
-
-
-def test_a_worker_that_never_showed_life_is_not_missed_for_it(queue):
-    """Its database is behind a pooler, or it has only just started."""
-    queue.register_worker(ANNA)
-    assert absent(queue) == {}
-
-
 # Burials.
 
 
@@ -239,32 +213,33 @@ def test_a_worker_is_declared_dead_once_and_with_its_jobs(queue, connect):
     assert absent(queue) == {}
 
 
-@pytest.mark.parametrize("state", ["dead", "stopped", "not registered"])
-def test_a_worker_that_has_ended_is_not_declared_dead_and_not_looked_for_again(queue, connect, state):
+@pytest.mark.parametrize("state", ["dead", "stopped", None])
+def test_a_worker_that_has_ended_is_neither_looked_for_nor_revived(queue, connect, state):
     session = live(queue, connect())
-    if state == "not registered":
-        queue.execute("delete from outlive.workers")
-    else:
-        queue.execute("update outlive.workers set state = %s", [state])
+    queue.execute(
+        "update outlive.workers set state = %s" if state else "delete from outlive.workers where %s::text is null",
+        [state],
+    )
     vanish(queue, session)
     assert queue.run(store.declare_dead({ANNA: KEY})) == []
     assert absent(queue) == {}
-    assert state == "not registered" or state_of(queue) == state
+    queue.execute(CRASH)
+    assert absent(queue) == {}
+    assert queue.run(store.declare_dead({ANNA: UNSEEN})) == []
+    assert silent(queue, timedelta(hours=1)) == []
+    assert not queue.run(store.heartbeat(ANNA, "active"))
+    kept = [(state, NOW)] if state else []
+    assert queue.execute("select state, last_seen from outlive.workers").fetchall() == kept
+    queue.run(store.stop_worker(ANNA))
+    assert queue.values("select state from outlive.workers") == ([state] if state else [])
 
 
-def test_a_worker_that_has_its_lock_back_is_not_declared_dead(queue, connect):
-    session = live(queue, connect())
-    vanish(queue, session)
-    live(queue, connect())
+def test_a_worker_that_has_its_lock_back_or_another_key_by_now_is_not_declared_dead(queue, connect):
+    vanish(queue, live(queue, connect()))
+    back = live(queue, connect())
     assert queue.run(store.declare_dead({ANNA: KEY})) == []
-    assert state_of(queue) == "active"
-
-
-def test_a_worker_that_has_another_key_by_now_is_not_declared_dead(queue, connect):
-    session, another = connect(), connect()
-    live(queue, session)
-    vanish(queue, session)
-    live(queue, another, key=KEY + 1)
+    vanish(queue, back)
+    another = live(queue, connect(), key=KEY + 1)
     assert queue.run(store.declare_dead({ANNA: KEY})) == []
     vanish(queue, another, key=KEY + 1)
     assert queue.run(store.declare_dead({ANNA: KEY})) == []  # That verdict was about another session.
@@ -347,10 +322,10 @@ def silent(queue: Queue, after: timedelta) -> list[UUID]:
 
 def test_a_silent_worker_is_stale_after_a_minute_and_dead_after_two(queue):
     queue.register_worker(ANNA)
+    assert absent(queue) == {}, "it has shown no life yet: its database is behind a pooler, or it has just started"
     seen = []
     for after in (timedelta(seconds=60), timedelta(seconds=120)):
-        for moment in (after, after + A_TICK):
-            seen.append((silent(queue, moment), state_of(queue)))
+        seen += [(silent(queue, moment), state_of(queue)) for moment in (after, after + A_TICK)]
     assert seen == [([], "active"), ([], "stale"), ([], "stale"), ([ANNA], "dead")]
     assert silent(queue, timedelta(hours=1)) == []
     died_at = queue.value("select died_at from outlive.workers")
@@ -379,6 +354,7 @@ def test_the_leases_of_another_worker_do_not_count(queue):
 def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(queue, state):
     queue.register_worker(ANNA)
     assert queue.run(store.heartbeat(ANNA, state))
+    assert queue.value("show synchronous_commit") == "on", "only a heartbeat itself may be lost in a crash"
     assert state_of(queue) == state
     silent(queue, timedelta(seconds=61))
     assert state_of(queue) == "stale"
@@ -386,31 +362,6 @@ def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(que
     assert state_of(queue) == state
     assert silent(queue, timedelta(seconds=121)) == []  # It was heard of a minute ago.
     assert silent(queue, timedelta(seconds=182)) == [ANNA]
-
-
-@pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_a_heartbeat_does_not_revive_a_worker_that_has_ended(queue, state):
-    queue.register_worker(ANNA)
-    queue.execute("update outlive.workers set state = %s", [state])
-    queue.set_now(NOW + timedelta(seconds=1))
-    assert not queue.run(store.heartbeat(ANNA, "active"))
-    assert not queue.run(store.heartbeat(BERT, "active"))
-    assert state_of(queue) == state
-    assert queue.value("select last_seen from outlive.workers") == NOW
-
-
-@pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_a_worker_that_has_ended_is_not_given_up_for_being_silent(queue, state):
-    queue.register_worker(ANNA)
-    queue.execute("update outlive.workers set state = %s", [state])
-    assert silent(queue, timedelta(hours=1)) == []
-    assert state_of(queue) == state
-
-
-def test_only_a_heartbeat_itself_may_be_lost_in_a_crash_of_the_server(queue):
-    queue.register_worker(ANNA)
-    queue.run(store.heartbeat(ANNA, "active"))
-    assert queue.value("show synchronous_commit") == "on"
 
 
 def test_a_worker_given_up_for_its_silence_is_not_found_absent_as_well(queue, connect):
@@ -441,13 +392,6 @@ def test_a_worker_that_stops_is_not_missed(queue, connect):
     assert state_of(queue) == "stopped"
     assert queue.count("liveness") == 0
     assert silent(queue, timedelta(hours=1)) == []
-
-
-def test_a_dead_worker_that_stops_stays_dead(queue):
-    queue.register_worker(ANNA)
-    give_up(queue, ANNA)
-    queue.run(store.stop_worker(ANNA))
-    assert state_of(queue) == "dead"
 
 
 @pytest.mark.parametrize("way", ["declared dead", "silent", "stopped"])

@@ -51,25 +51,35 @@ def sleep(queue: Queue) -> None:
     queue.run(store.sleep(WORKER))
 
 
-def test_enqueuing_sends_no_notification_while_all_workers_are_awake(queue, listener):
+def test_enqueuing_notifies_while_a_worker_sleeps_and_plain_sql_always(queue, listener):
     queue.make()
     assert listener.heard() == 0
-
-
-def test_enqueuing_a_batch_sends_one_notification_to_sleeping_workers(queue, listener):
+    sleep(queue)
     sleep(queue)
     queue.enqueue([request() for _ in range(100)])
     assert listener.heard() == 1
+    queue.run(store.sleep(other := new_worker()))
+    queue.run(store.wake(WORKER))
+    queue.make()
+    assert listener.heard() == 1, "the other one sleeps"
+    queue.run(store.wake(other))
+    assert queue.count("sleepers") == 0
+    queue.make()
+    assert listener.heard() == 0
+    queue.execute("select outlive.enqueue('work')")
+    assert listener.heard() == 1
 
 
-def test_a_job_without_a_source_sends_workers_to_its_lane_and_not_to_their_sources(queue, listener):
+def test_a_job_without_a_source_sends_workers_to_its_lane_unless_its_queue_is_paused(queue, listener):
     sleep(queue)
     queue.enqueue([request()])
     [payload] = listener.payloads()
     assert json.loads(payload) == ["default", TASK, 5]
     queue.enqueue([request(source="shop")])
     queue.enqueue([request(), request(source="shop")])
-    assert listener.payloads() == ["", ""]
+    queue.run(store.pause_queue("default"))
+    queue.enqueue([request()])
+    assert listener.payloads() == ["", "", ""]
 
 
 def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(queue, listener):
@@ -79,13 +89,6 @@ def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(queue, lis
     assert listener.payloads() == []
     queue.run(store.cancel([running]))
     assert listener.payloads() == [CANCEL]
-
-
-def test_a_job_in_a_paused_queue_sends_no_worker_to_its_lane(queue, listener):
-    sleep(queue)
-    queue.run(store.pause_queue("default"))
-    queue.enqueue([request()])
-    assert listener.payloads() == [""]
 
 
 def test_a_task_whose_name_is_too_long_for_a_notification_can_be_enqueued(queue, listener):
@@ -135,23 +138,6 @@ def test_a_busy_worker_keeps_few_hints_and_looks_for_the_rest():
     assert wake.look
 
 
-def test_a_worker_that_is_awake_again_is_not_notified(queue, listener):
-    sleep(queue)
-    sleep(queue)
-    queue.run(store.wake(WORKER))
-    assert queue.count("sleepers") == 0
-    queue.make()
-    assert listener.heard() == 0
-
-
-def test_while_one_of_two_sleeps_enqueuing_notifies(queue, listener):
-    sleep(queue)
-    queue.run(store.sleep(new_worker()))
-    queue.run(store.wake(WORKER))
-    queue.make()
-    assert listener.heard() == 1
-
-
 def noop() -> None: ...
 
 
@@ -167,11 +153,6 @@ def test_a_client_notifies_for_sure_only_on_a_connection_that_it_was_given(queue
         assert listener.heard() == 1
     finally:
         app.connections.close()
-
-
-def test_plain_sql_always_notifies(queue, listener):
-    queue.execute("select outlive.enqueue('work')")
-    assert listener.heard() == 1
 
 
 Revival = Callable[[Queue], object]
