@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -156,3 +158,49 @@ def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its
             process.kill()
     assert len(asked) == 1
     assert threading.get_ident() not in asked
+
+
+READS = """
+import mmap, signal, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+sum(pages[at] for at in range(0, len(pages), 4096))
+sys.stdout.write("+")
+sys.stdout.flush()
+signal.pause()
+"""
+OTHERS_BYTES = 64_000_000
+
+
+@pytest.mark.parametrize("moment", ["smaps_rollup", "smaps"])
+def test_memory_of_others_counts_for_no_one_when_they_share_it_with_one_more_meanwhile(moment, monkeypatch):
+    with ExitStack() as running:
+        file = running.enter_context(tempfile.NamedTemporaryFile(dir="/dev/shm"))
+        file.write(b"x" * OTHERS_BYTES)
+        file.flush()
+
+        def reader() -> int:
+            command = [sys.executable, "-c", READS, file.name]
+            process = running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0))
+            running.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.read(1) == b"+"
+            return process.pid
+
+        survey = Survey(pid := reader())
+        others: list[int] = []
+
+        def noted(path: str, read: Callable[[str], bytes] = linux.read) -> bytes:
+            found = read(path)
+            if path == f"/proc/{pid}/{moment}" and not others:
+                others.append(reader())  # From here on each of the two has half of these pages.
+            return found
+
+        async def weigh() -> int:
+            assert survey.weigh(None) is None
+            return await aeventually(lambda: survey.weigh(None), what="the thread has read it") or 0
+
+        assert survey.look(time.time())
+        monkeypatch.setattr(linux, "read", noted)
+        assert asyncio.run(weigh()) < OTHERS_BYTES // 4
+        assert others

@@ -211,35 +211,44 @@ class Survey:
         return weigh()
 
     def _exact_bytes(self, pids: list[int], parent: int | None, files: Sizes, before: Sizes, *, shared: bool) -> int:
+        """The share of others is read before and after, and the larger one counts: they may begin or end to use the
+        same pages meanwhile, and on a busy machine much later."""
         began = time.thread_time()
+        theirs = {inode: size > 0 for inode, size in before.items()}
+        others_bytes, _ = self._beside(pids, parent, files, theirs, shared=shared)
         exact = proportional_bytes(pids, shared=shared)
-        exact += self._files_beside(pids, parent, files, before) if shared else sum(files.values())
-        if parent is not None:
-            exact -= proportional_bytes([parent], shared=shared)
+        others_now_bytes, unmapped_bytes = self._beside(pids, parent, files, theirs, shared=shared)
+        exact += unmapped_bytes - max(others_bytes, others_now_bytes)
         self._weighed_at = time.monotonic()
         self._weigh_again = self._weighed_at + WEIGH_SHARE * (time.thread_time() - began)
         return exact
 
-    def _files_beside(self, pids: list[int], parent: int | None, files: Sizes, before: Sizes) -> int:
-        """What these files have beside the pages that are mapped, less the mapped pages of files of other processes.
+    def _beside(
+        self, pids: list[int], parent: int | None, files: Sizes, theirs: dict[Inode, bool], *, shared: bool
+    ) -> tuple[int, int]:
+        """How much of the memory of these processes is that of others: what they inherited from the parent, and mapped
+        pages of files of others. And what their own files have beside the pages that are mapped.
 
+        `theirs` says which files are those of others. It is asked once for each, and kept for the next time.
         A file belongs to another process if it is older than the job, or if it was there when the job opened it, or if
         the job may only read it.
         """
+        inherited_bytes = proportional_bytes([parent], shared=shared) if parent is not None else 0
+        if not shared:
+            return inherited_bytes, sum(files.values())
         found = [one for pid in pids for one in mappings(pid)]
         inherited = {one.inode for one in mappings(parent)} if found and parent is not None else set()
-        written = {one.inode for one in found if one.writable}.union(before)
-        of_others = {inode: size > 0 for inode, size in before.items()}
+        written = {one.inode for one in found if one.writable}
         mapped: Counter[Inode] = Counter()
         foreign = 0
         for one in found:
-            if one.inode not in of_others:
-                of_others[one.inode] = one.inode not in written or one.is_older(self._since)
-            if of_others[one.inode] and one.inode not in inherited:
+            if one.inode not in theirs:
+                theirs[one.inode] = one.inode not in written or one.is_older(self._since)
+            if theirs[one.inode] and one.inode not in inherited:
                 foreign += one.proportional_bytes
             else:
                 mapped[one.inode] += one.proportional_bytes
-        return sum(max(0, size - mapped[inode]) for inode, size in files.items()) - foreign
+        return inherited_bytes + foreign, sum(max(0, size - mapped[inode]) for inode, size in files.items())
 
     def _walk(self) -> Iterator[None]:
         """Read every process, and then forget those that are gone."""
