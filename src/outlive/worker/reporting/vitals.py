@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Protocol
 
 from outlive import db
 from outlive.humanize import counted
@@ -25,24 +24,6 @@ UP_S = 10.0
 """The database is away if it has answered nothing for this long. Every process asks it something each second."""
 
 
-class Vitals(Protocol):
-    def dead(self) -> str | None:
-        """Why this process should be restarted; None if it is alive."""
-
-    def unready(self) -> str | None:
-        """Why this process does not work at present; None if it does."""
-
-    def status(self) -> str:
-        """What it does, in a line."""
-
-    def figures(self) -> Figures:
-        """Its own figures, as they are now."""
-
-    @property
-    def database(self) -> DatabaseMetrics | None:
-        """The figures of the whole database; None if it is not connected yet."""
-
-
 class WorkerVitals:
     def __init__(self, me: Identity) -> None:
         self.me = me
@@ -51,9 +32,11 @@ class WorkerVitals:
         self.started = self.stopping = False
 
     def dead(self) -> str | None:
+        """Why this process should be restarted; None if it is alive."""
         return _hangs("claim", self.services.claims.turned_at) if self.services and self.started else None
 
     def unready(self) -> str | None:
+        """Why this process does not work at present; None if it does."""
         if self.stopping:
             return "this worker stops"
         if self.services is None:
@@ -91,6 +74,7 @@ class WorkerVitals:
 
     @property
     def database(self) -> DatabaseMetrics | None:
+        """The figures of the whole database; None if it is not connected yet."""
         return self.services.metrics if self.services else None
 
 
@@ -115,6 +99,9 @@ class ReaperVitals:
 
     def figures(self) -> Figures:
         return _of_process(self._reaper, self._sessions)
+
+
+Vitals = WorkerVitals | ReaperVitals
 
 
 def _of_process(reaper: Reaper, sessions: Iterable[Session]) -> Figures:
