@@ -130,6 +130,25 @@ def test_a_worker_serves_only_the_queues_it_is_told_to(database_url, start):
     assert elsewhere.status() is State.PENDING
 
 
+def test_a_worker_stops_when_no_job_is_left_that_can_run_now(database_url, start):
+    app = outlive.App(database_url)
+    task = app.task(faults.add.function)
+    jobs = [task.enqueue(1, number) for number in range(5)]
+    later = task.using(delay="1h").enqueue(1, 1)
+    worker = start(database_url, "worker", TARGET, "--slots", 2, "--batch")
+    assert ended(worker).code == 0
+    assert [job.status() for job in (*jobs, later)] == [State.SUCCEEDED] * 5 + [State.PENDING]
+
+
+def test_a_worker_stops_after_as_many_jobs_as_it_is_told_to_run(database_url, start):
+    app = outlive.App(database_url)
+    jobs = [app.task(faults.add.function).enqueue(1, number) for number in range(5)]
+    worker = start(database_url, "worker", TARGET, "--slots", 2, "--max-tasks", 3)
+    ran = ended(worker)
+    assert (ran.code, "drains, because it has begun as many jobs as it may" in ran.err) == (0, True)
+    assert sorted(job.status() for job in jobs) == [State.PENDING] * 2 + [State.SUCCEEDED] * 3
+
+
 def without_log(ran: Ran) -> str:
     """The output of a command without its log lines."""
     return "".join(line for line in ran.err.splitlines(True) if not re.match(r"\d{4}-\d\d-\d\dT", line))

@@ -5,6 +5,8 @@ from project.settings import *  # noqa: F403
 ROOT_URLCONF = "tests.django.urls"
 # A second way into the same database, whose connections stay open.
 DATABASES["kept"] = {**DATABASES["default"], "CONN_MAX_AGE": None, "TEST": {"MIRROR": "default"}}  # noqa: F405
+# And a third, with a pool.
+DATABASES["pooled"] = {**DATABASES["default"], "OPTIONS": {"pool": True}, "TEST": {"MIRROR": "default"}}  # noqa: F405
 TASKS = {
     "default": {
         "BACKEND": "outlive.django.backend.OutliveBackend",

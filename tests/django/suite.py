@@ -248,6 +248,16 @@ class SettingsTests(TestCase):
         command._doubt_queues("", {"default"})
         assert err.getvalue().count("\n") == 1
 
+    def test_queues_can_be_left_out(self) -> None:
+        known = {"default", "mail", "slow"}
+        assert outlive_worker._others(None, "mail, other", known) == "default,slow"
+        for given, said in (
+            (("mail", "slow", known), "--queues and --exclude-queues are both given: give only one of them"),
+            ((None, "slow", set()), "--exclude-queues needs QUEUES in TASKS: list all queues there"),
+            ((None, "default,mail,slow", known), "--exclude-queues leaves no queue of QUEUES to serve"),
+        ):
+            assert str(raised(CommandError, lambda: outlive_worker._others(*given))) == said  # noqa: B023
+
     def test_a_migration_of_django_is_not_needed(self) -> None:
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
@@ -370,6 +380,8 @@ class WorkingTests(TransactionTestCase):
         assert len({one["default"] for one in seen}) == len(seen)
         kept = {(one["process"], one["kept"]) for one in seen}
         assert len({session for _, session in kept}) == len(kept) == len({process for process, _ in kept})
+        # Its pool opens what a job needs, and keeps it for the next job of the process.
+        assert {one["pooled"] for one in seen} == {1}
         (zygote,) = {one["zygote"] for one in seen}
         assert zygote
         with connection.cursor() as cursor:

@@ -74,7 +74,10 @@ def sessions() -> dict[str, Any]:
     """The sessions that this process has with the server, and what it had before."""
     had = connections["default"].connection is not None
     here = {alias: session_of(alias) for alias in ("default", "kept")}
-    return {"process": os.getpid(), "had": had, "zygote": INHERITED, **here}
+    pool = connections["pooled"].pool
+    session_of("pooled")
+    pool.wait()  # Until what it opens by itself is there.
+    return {"process": os.getpid(), "had": had, "zygote": INHERITED, "pooled": pool.get_stats()["pool_size"], **here}
 
 
 @task

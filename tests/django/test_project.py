@@ -12,9 +12,10 @@ import pytest
 
 from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
+from tests.waiting import eventually
 
 SUITE = ("shop", "tests.django.suite")
-PASSED = re.compile(r"\nRan 27 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 28 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -22,6 +23,9 @@ NOT_FOR_US = {
     # These change the list inside DummyBackend, and expect that refresh finds the change.
     "test_refresh_result (tasks.test_dummy_backend.DummyBackendTestCase.test_refresh_result)",
     "test_refresh_result_async (tasks.test_dummy_backend.DummyBackendTestCase.test_refresh_result_async)",
+    # This one takes all apps away, and so outlive's (`available_apps = []`).
+    "test_doesnt_wait_until_transaction_commit_by_default "
+    "(tasks.test_dummy_backend.DummyBackendTransactionTestCase.test_doesnt_wait_until_transaction_commit_by_default)",
     # This one calls refresh, and not arefresh, in an event loop, where Django's connections refuse to work.
     "test_refresh_result (tasks.test_tasks.TaskTestCase.test_refresh_result)",
 }
@@ -40,6 +44,36 @@ def test_before_the_schema_is_there_its_command_is_named(words, code, empty_data
     assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr
 
 
+def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_stops(empty_database_url, tmp_path):
+    folder = shutil.copytree(PROJECT, tmp_path / "shop")
+    environ = {**os.environ, **environment(empty_database_url), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def manage(*words: str) -> str:
+        command: list[str | Path] = [sys.executable, folder / "manage.py", *words]
+        return subprocess.run(command, env=environ, text=True, capture_output=True, check=True).stdout
+
+    def succeeded() -> int:
+        return manage("outlive", "jobs", "--state", "succeeded").count("shop.tasks.later")
+
+    manage("migrate")
+    log = tmp_path / "worker.log"
+    with log.open("wb") as output:
+        words: list[str | Path] = [sys.executable, folder / "manage.py", "outlive_worker", "--slots", "1"]
+        worker = subprocess.Popen(words, env=environ, stdout=output, stderr=output)
+    try:
+        eventually(lambda: " started" in log.read_text(), within_s=60, what="the worker starts")
+        with (folder / "shop" / "tasks.py").open("a") as code:
+            code.write("\n\n@task\ndef later() -> str:\n    return 'it is there'\n")
+        manage("outlive", "enqueue", "shop.tasks.later", "[]")
+        eventually(succeeded, within_s=60, what="the worker has the new task")
+    finally:
+        worker.terminate()
+        assert worker.wait(30) == 0
+    manage("outlive", "enqueue", "shop.tasks.later", "[]")
+    manage("outlive_worker", "--batch", "--exclude-queues", "mail")  # It returns.
+    assert succeeded() == 2
+
+
 def interpreter(version: str) -> str:
     """A Python of this version: this one, one of pyenv, or one on the path."""
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
@@ -54,7 +88,11 @@ def with_django(python: str, django: str, folder: Path) -> Path:
     uv, environ = [sys.executable, "-m", "uv"], {**os.environ, "UV_SYSTEM_CERTS": "true"}
     subprocess.run([*uv, "venv", "-q", "--python", interpreter(python), folder / "venv"], check=True, env=environ)
     made = folder / "venv" / "bin" / "python"
-    wanted = [f"{ROOT}[django]", f"django~={NEWEST}.0" if django == NEWEST else f"django=={django}"]
+    wanted = [
+        f"{ROOT}[django]",
+        "psycopg-pool>=3.2",
+        f"django~={NEWEST}.0" if django == NEWEST else f"django=={django}",
+    ]
     subprocess.run([*uv, "pip", "install", "-q", "--python", made, *wanted], check=True, env=environ)
     said = subprocess.run([made, "-m", "django", "--version"], text=True, capture_output=True, check=True).stdout
     assert f"{said.strip()}.0.".startswith(f"{django}.")

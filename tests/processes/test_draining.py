@@ -36,4 +36,4 @@ def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, que
     assert [job.status() for job in (*running, waiting)] == [State.SUCCEEDED, State.SUCCEEDED, State.PENDING]
     assert queue.values("select state from outlive.workers") == ["stopped"]
     assert queue.values("select distinct action from outlive.audit") == ["drain worker"]
-    assert "drains, as an operator asked: 2 jobs are running" in worker.log()
+    assert "drains, because an operator asked for it: 2 jobs are running" in worker.log()

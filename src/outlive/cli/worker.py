@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
 Queues = Annotated[str | None, typer.Option(help="Which queues to serve, separated by commas. Default: all.")]
+Batch = Annotated[bool, typer.Option("--batch", help="Stop when no job is left that can run now.")]
+MaxTasks = Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")]
 Name = Annotated[str | None, typer.Option(help="The name of this worker. Default: host name and pid.")]
 LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info (a line for each job, at its end), warning or error.")
@@ -37,6 +39,8 @@ def worker(
     slots: Slots = None,
     queues: Queues = None,
     name: Name = None,
+    batch: Batch = False,
+    max_tasks: MaxTasks = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     quiet: Quiet = False,
@@ -46,7 +50,7 @@ def worker(
     Example: outlive worker shop.tasks:app --slots 8
     """
     logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
-    work(context, target, slots=slots, queues=queues, name=name, **logging)
+    work(context, target, slots=slots, queues=queues, name=name, batch=batch, max_tasks=max_tasks, **logging)
 
 
 @command(app)
@@ -78,10 +82,13 @@ def work(
     quiet: bool,
     log_level: str | None,
     dashboard: Callable[[str], None] | None = None,
+    batch: bool = False,
+    max_tasks: int | None = None,
     **flags: int | str | None,
 ) -> None:
-    """Run a worker until it is told to stop; with a dashboard, bring the schema up to date first."""
+    """Run a worker until it is told to stop or has done its jobs; with a dashboard, bring the schema up to date."""
     from outlive.worker import supervisor
+    from outlive.worker.claiming.bounds import Bounds
 
     def configure(settings: Mapping[str, object]) -> Config:
         """The configuration with the settings of the app, once it is imported."""
@@ -102,7 +109,7 @@ def work(
 
     if context.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.
-    raise typer.Exit(supervisor.work(target, configure, database))
+    raise typer.Exit(supervisor.work(target, configure, database, Bounds(max_tasks, until_empty=batch)))
 
 
 @command(app)

@@ -46,6 +46,16 @@ def _close_connections() -> None:
             connection.close_pool()
 
 
+def _shrink_pools() -> None:
+    """Let the pool of a job's process open no connection before the job needs it. Django's default opens four."""
+    for connection in connections.all():
+        given = connection.settings_dict["OPTIONS"]
+        if connection.vendor == "postgresql" and (pool := given.get("pool")):
+            sizes = {} if pool is True else pool
+            most = sizes.get("max_size") or sizes.get("min_size", 4)
+            given["pool"] = {**sizes, "min_size": 0, "max_size": most}
+
+
 def __getattr__(alias: str) -> App:
     """The app of a backend, with all tasks."""
     backend = backends().get(alias)
@@ -59,3 +69,4 @@ def __getattr__(alias: str) -> App:
 django.setup()
 _import_tasks()
 _close_connections()
+_shrink_pools()

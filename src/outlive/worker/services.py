@@ -18,6 +18,7 @@ from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
 from outlive.worker.attempts.requests import Cancels, FollowedOutput
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
@@ -52,6 +53,7 @@ class Services:
         *,
         on_declared_dead: Callable[[], None],
         on_drain: Callable[[], None],
+        bounds: Bounds | None = None,
     ) -> None:
         self.me, self.alerts = me, alerts
         hot = self._hot = Session(url, db.CLAIMS)
@@ -76,7 +78,7 @@ class Services:
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
         self.claims = ClaimLoop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
-            tallies=self.tallies,
+            tallies=self.tallies, bounds=bounds,
         )  # fmt: skip
         self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, leases)

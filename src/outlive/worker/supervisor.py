@@ -23,6 +23,7 @@ from outlive import db
 from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
 from outlive.humanize import counted
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.ending.stopping import Stop
 from outlive.worker.fleet.registration import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
@@ -51,12 +52,15 @@ class Ending(Enum):
     STALLED = "others have declared it dead, and it was a job that stopped its process for so long"
 
 
-def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int:
-    """Be a worker until a signal stops it. A worker that others have declared dead starts over, under a new id."""
+def work(target: str, configure: Configure, url: Callable[[Config], str], bounds: Bounds) -> int:
+    """Be a worker until a signal stops it, or its bounds are reached.
+
+    A worker that others have declared dead starts over, under a new id.
+    """
     formerly: UUID | None = None
     signals = Signals()  # First: threads that are started before would receive them.
     while True:
-        supervisor = Supervisor(target, configure, url, signals, formerly)
+        supervisor = Supervisor(target, configure, url, signals, bounds, formerly)
         try:
             ending = _run(supervisor)
         except DatabaseUnreachable as error:
@@ -83,9 +87,15 @@ def _name_and_slots(config: Config) -> tuple[str, int]:
 
 class Supervisor:
     def __init__(
-        self, target: str, configure: Configure, url: Callable[[Config], str], signals: Signals, formerly: UUID | None
+        self,
+        target: str,
+        configure: Configure,
+        url: Callable[[Config], str],
+        signals: Signals,
+        bounds: Bounds,
+        formerly: UUID | None,
     ) -> None:
-        self._configure, self._url, self._signals = configure, url, signals
+        self._configure, self._url, self._signals, self._bounds = configure, url, signals, bounds
         self._app_settings: Mapping[str, object] = {}
         config = self._config = configure(self._app_settings)  # Until the app is imported.
         self.me = Identity(*_name_and_slots(config), formerly)
@@ -107,6 +117,7 @@ class Supervisor:
         """A job has stopped this process, and continued it."""
         self._stop = Stop()
         self._stopping, self._reload, self._drain = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        bounds.on_reached = self._drain.set
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Ending:
@@ -152,7 +163,7 @@ class Supervisor:
         url = await asyncio.to_thread(self._url, self._config)
         services = self._services = self._vitals.services = Services(
             self.me, self._config, url, self._zygotes, self._alerts, app.sentry,
-            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set,
+            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set, bounds=self._bounds,
         )  # fmt: skip
         self._zygotes.open(app, services.slots)
         await self._register(services)
@@ -214,12 +225,13 @@ class Supervisor:
             self._services.stop_jobs()
 
     async def _drain_once(self) -> None:
-        """An operator wants this worker to stop when its jobs have ended, however long they take."""
+        """This worker stops when its jobs have ended, however long they take: an operator or its bounds ask for it."""
         await self._drain.wait()
         self._drain.clear()
         if (services := self._services) is None or self._stopping.is_set():
             return
-        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, services.running)
+        why = self._bounds.reached or "an operator asked for it"
+        _log.info("Worker %s drains, because %s: %s", self.me.id, why, services.running)
         services.drain()
         while services.slots.busy or services.slots.unplaced:  # noqa: ASYNC110  # It is rare.
             await asyncio.sleep(IDLE_CHECK_S)

@@ -21,6 +21,7 @@ from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
 from outlive.worker.claiming.offers import NOTHING, Offer, offered
@@ -55,6 +56,7 @@ class ClaimLoop:
         sources: SourceOutcomes,
         wake: Wakeup,
         tallies: Tallies | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._worker, self._session, self._slots, self._leases = worker, session, slots, leases
         self._outbox, self._outcomes, self._wake, self._tallies = outbox, sources, wake, tallies
@@ -62,7 +64,8 @@ class ClaimLoop:
         self._end_and_claim = EndAndClaim(worker, session, outbox, self._finder.lanes)
         self._sourced = SourcedClaim(worker, session, self._end_and_claim, self._finder.lanes, config.lease_s)
         self.suspect = SuspectClaim(worker, config, session, slots, self._finder)
-        self._sleep = Sleep(worker, session, slots=slots, finder=self._finder, wake=wake)
+        self._bounds = bounds or Bounds()
+        self._sleep = Sleep(worker, session, slots=slots, finder=self._finder, wake=wake, bounds=self._bounds)
         self._reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)
         self.turned_at = time.monotonic()
 
@@ -75,7 +78,9 @@ class ClaimLoop:
             await self._catch_up()
             offer, asked_at = self._offer(), time.monotonic()
             if claim := self._choose(offer):
-                await self._begin(await claim.claim(offer), asked_at=asked_at, begun=offer.begun)
+                claimed = await claim.claim(offer)
+                self._bounds.count(len(claimed))
+                await self._begin(claimed, asked_at=asked_at, begun=offer.begun)
             else:
                 await self._sleep.until_needed()
 
@@ -102,11 +107,11 @@ class ClaimLoop:
         ends are written one by one, and while jobs that this worker has lost still run in it."""
         if self.suspect.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned:
             return NOTHING
-        return offered(self._finder.lanes, self._slots)
+        return self._bounds.limit(offered(self._finder.lanes, self._slots))
 
     def _choose(self, offer: Offer) -> Claim | None:
         """The claim of this turn. None: there is nothing to claim, and no end to write."""
-        if self.suspect.may_begin(others_wait=bool(offer.lanes)):
+        if self._bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
             return self.suspect
         if offer.sourced:
             return self._sourced

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from outlive import store
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lanes import Lanes
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
@@ -124,8 +125,10 @@ class LaneFinder:
 
 
 class Sleep:
-    def __init__(self, worker: UUID, session: Session, *, slots: Slots, finder: LaneFinder, wake: Wakeup) -> None:
-        self._worker, self._session = worker, session
+    def __init__(
+        self, worker: UUID, session: Session, *, slots: Slots, finder: LaneFinder, wake: Wakeup, bounds: Bounds
+    ) -> None:
+        self._worker, self._session, self._bounds = worker, session, bounds
         self._slots, self._finder, self._wake = slots, finder, wake
         self._marked_in: int | None = None
         """The connection by which this worker is marked as asleep. A server that has crashed has lost the mark."""
@@ -151,6 +154,8 @@ class Sleep:
             self._wake.follow.set()  # While it was not marked, notes were left without a notification.
             self._slept_until = time.monotonic()
         else:
+            if self._slots.idle():
+                self._bounds.idle()
             pause_s = min(PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)], self._finder.pause_s())
             self._pauses += 1
             self._slept_until = time.monotonic() + pause_s

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from typer.main import get_command
 
 from outlive import cli
 from outlive.django.api import task_backends
 from outlive.django.management.handover import become, database_of, take_backend
+from outlive.django.management.reloading import reload_on_changes
 from outlive.django.schema import problem
 
 
@@ -21,12 +23,21 @@ class Command(BaseCommand):
         for option in _options():
             kind: dict[str, Any] = {"action": "store_true"} if option.is_flag else {}
             parser.add_argument(option.opts[0], dest=option.name, help=option.help, **kind)
+        parser.add_argument("--exclude-queues", help="Which of QUEUES not to serve, separated by commas.")
+        parser.add_argument(
+            "--noreload", action="store_true", help="Don't reload the code when it changes, with DEBUG."
+        )
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, **given: Any) -> None:
         if wrong := problem(database_of(backend)):
             raise CommandError(wrong, returncode=5)  # The code of `outlive worker`.
-        self._doubt_queues(given["queues"] or "", task_backends[backend].queues)
+        known = task_backends[backend].queues
+        self._doubt_queues(given["queues"] or "", known)
+        if given["exclude_queues"]:
+            given["queues"] = _others(given["queues"], given["exclude_queues"], known)
         words = [word for option in _options() for word in _words(option.opts[0], given[option.name])]
+        if settings.DEBUG and not given["noreload"]:
+            reload_on_changes()
         # This process has imported the project. The supervisor of a worker starts without it.
         become("worker", f"outlive.django.worker:{backend}", *words, backend=backend, pythonpath=pythonpath)
 
@@ -36,6 +47,18 @@ class Command(BaseCommand):
         if unknown:
             said = f"--queues names {', '.join(unknown)}: not in QUEUES, so no job is there"
             self.stderr.write(self.style.WARNING(said))
+
+
+def _others(named: str | None, excluded: str, known: set[str]) -> str:
+    """The queues that are left. A worker is told which queues it serves."""
+    if named:
+        raise CommandError("--queues and --exclude-queues are both given: give only one of them")
+    if not known:
+        raise CommandError("--exclude-queues needs QUEUES in TASKS: list all queues there")
+    left = known - {name.strip() for name in excluded.split(",")}
+    if not left:
+        raise CommandError("--exclude-queues leaves no queue of QUEUES to serve")
+    return ",".join(sorted(left))
 
 
 def _options() -> list[Any]:
