@@ -8,6 +8,7 @@ from datetime import datetime
 
 RESTART = "restart workers that started before the task was added"
 """The usual cure where no active worker has a task."""
+RENAMED = "if the task was renamed, name the old one in was=… of the new one"
 
 _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 

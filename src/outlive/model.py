@@ -228,6 +228,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     ends_at: datetime | None = None
     queue: str | None = None
     priority: int | None = None
+    was: tuple[str, ...] = ()
+    """Names that it had before: the first of these that exists is renamed, with all that operators have changed."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str | None = None
     source: str | None = None
+    priority: int | None = None
     max_attempts: int | None = None
     max_crashes: int | None = None
     max_losses: int | UnsetType | None = UNSET
@@ -85,6 +86,11 @@ def parse_recycle_after(name: str, value: object) -> RecycleAfter:
     if isinstance(value, str) and value != "clean":
         raise refused(name, value, f"'clean' or a whole number from 1 to {MAX_COUNT}")
     return "clean" if value == "clean" else count(name, value)
+
+
+def parse_priority(name: str, value: object) -> int:
+    """How urgent a job is: 0 is the most urgent."""
+    return count(name, value, least=0, most=9)
 
 
 def _step(delay: Duration) -> float:

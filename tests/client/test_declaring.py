@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,22 +79,82 @@ def test_attributes_of_the_function_do_not_disturb_the_task():
 
     function.__dict__.update(name="other", app="other")
     app = outlive.App()
-    task = app.task(function)
-    assert task.name.endswith("function")
+    task = app.task(name="mine")(function)
+    assert task.name == "mine"
     assert task.app is app
 
 
-def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not():
-    def function() -> None: ...
+def plain() -> None: ...
 
-    def other() -> None: ...
 
-    other.__qualname__ = function.__qualname__
+def other() -> None: ...
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+async def anumbers() -> AsyncIterator[int]:
+    yield 1
+
+
+def test_two_tasks_of_the_same_name_are_refused_and_the_same_function_is_not():
     app = outlive.App()
-    app.task(function)
-    app.task(max_attempts=3)(function)
-    with pytest.raises(outlive.ConfigError, match="two functions are named"):
-        app.task(other)
+    app.task(plain)
+    app.task(max_attempts=3)(plain)
+    named: Any = ({"name": "tests.client.test_declaring.plain"}, {"was": "tests.client.test_declaring.plain"})
+    for options in named:
+        with pytest.raises(outlive.ConfigError, match=r"two tasks are named tests.client.test_declaring.plain: give"):
+            app.task(**options)(other)
+    assert other not in [task.function for task in app.tasks.values()]
+
+
+def test_a_task_may_have_a_name_of_its_own_and_names_that_it_had_before():
+    app = outlive.App()
+    task = app.task(name="send", was=["shop.send", "mail.send"])(plain)
+    assert (task.name, task.job().request.task) == ("send", "send")
+    assert app.tasks == {"send": task, "shop.send": task, "mail.send": task}
+    assert app.task(was="old")(other).was == ("old",)
+
+
+def test_a_task_without_a_queue_has_that_of_the_first_pattern_that_fits_its_name():
+    app = outlive.App(queue_of={"mail.urgent.*": "urgent", "mail.*": "mail"})
+    found = {name: app.task(name=name)(plain) for name in ("mail.urgent.send", "mail.send", "email.send")}
+    found["mail.own"] = app.task(name="mail.own", queue="own")(plain)
+    queues = {name: (task.policy.queue, task.job().request.queue) for name, task in found.items()}
+    assert queues == {
+        "mail.urgent.send": ("urgent", "urgent"),
+        "mail.send": ("mail", "mail"),
+        "email.send": (None, "default"),
+        "mail.own": ("own", "own"),
+    }
+
+
+def test_a_task_may_have_a_priority_of_its_own_and_a_job_another():
+    task = outlive.App().task(priority=2)(plain)
+    assert (task.job().request.priority, task.using(priority=7).job().request.priority) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda: 1, r"<lambda> has no name in its module, where a worker looks for it: define it there with def"),
+        (int, r"<class 'int'> is not a function: put @app.task on a function of a module"),
+        (numbers, r"numbers is a generator, and a call of it runs nothing: return a list"),
+        (anumbers, r"anumbers is a generator"),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_where_it_is_declared(function, sentence):
+    with pytest.raises(outlive.ConfigError, match=sentence):
+        outlive.App().task(function)
+
+
+def test_a_function_inside_another_needs_a_name():
+    def inner() -> None: ...
+
+    with pytest.raises(outlive.ConfigError, match=r"<locals>.inner has no name in its module.* give it a name=…"):
+        outlive.App().task(inner)
+    assert outlive.App().task(name="inner")(inner).name == "inner"
 
 
 def test_a_source_declared_twice_and_differently_is_refused():
@@ -106,7 +168,7 @@ def test_a_source_declared_twice_and_differently_is_refused():
     ("options", "sentence"),
     [
         ({"max_attempt": 3}, "unknown option max_attempt; did you mean max_attempts"),
-        ({"xyz": 3}, "unknown option xyz; use one of queue, max_attempts"),
+        ({"xyz": 3}, "unknown option xyz; use one of name, was, queue"),
         (
             {"max_retries": 3},
             r"did you mean max_attempts\? \(it counts the first try too: max_retries=3 is max_attempts=4",
@@ -120,6 +182,9 @@ def test_a_source_declared_twice_and_differently_is_refused():
         ({"timeout": "soon"}, "timeout is 'soon': it must be a duration"),
         ({"stall": -1}, "stall is -1: it must be a duration"),
         ({"memory": "much"}, "memory is 'much': it must be a size"),
+        ({"name": ""}, "name is '': it must be 1 to 200 bytes"),
+        ({"was": 3}, "was is 3: it must be a list of names"),
+        ({"priority": 10}, "priority is 10: it must be a whole number from 0 to 9"),
         ({"queue": ""}, "queue is '': it must be 1 to 200 bytes"),
         ({"source": "a\nb"}, "source is .*: it must be 1 to 200 bytes"),
         ({"backoff": []}, "from 1 to 1000 steps"),

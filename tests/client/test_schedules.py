@@ -112,7 +112,7 @@ def test_an_argument_of_the_wrong_type_is_refused_with_the_names_of_schedule_and
 def test_a_task_may_have_several_schedules_under_names_of_their_own(app):
     @app.schedule("0 0 * * *")
     @app.schedule("0 12 * * *", name="noon")
-    @app.task
+    @app.task(name="twice")
     def twice() -> None: ...
 
     assert app.schedules.keys() == {twice.name, "noon"}
@@ -159,9 +159,15 @@ def test_arguments_that_do_not_fit_the_task_are_refused(app, args):
 
 def test_a_task_of_another_app_or_with_options_for_its_jobs_is_refused(app):
     task = app.task(report)
-    for other in (outlive.App().task(report), task.using(priority=1), Task(app, report, Policy())):
+    for other in (outlive.App().task(report), task.using(priority=1), Task(app, report, Policy(), task.name)):
         with pytest.raises(outlive.ConfigError, match=r"report is not a task of this app: put @app.schedule above"):
             app.schedule(every=60)(other)
+
+
+def test_the_priority_of_a_task_holds_for_its_schedule_too(app):
+    app.schedule(every=60)(app.task(priority=2)(report))
+    app.schedule(every=60, priority=0, name="urgent")(app.tasks["tests.client.test_schedules.report"])
+    assert [one.priority for one in app.schedules.values()] == [2, 0]
 
 
 def test_a_declaration_loads_neither_cronsim_nor_time_zones():

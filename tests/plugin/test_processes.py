@@ -32,7 +32,7 @@ def test_real_children_run_what_would_kill_the_test(outlive_jobs):
 def test_a_task_that_no_worker_can_import_is_refused(outlive_db):
     app = outlive.App()
 
-    @app.task
+    @app.task(name="hidden")
     def hidden() -> None: ...
 
     jobs = Jobs(outlive_db, [app])

@@ -244,7 +244,12 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))
         run(store.add_dashboard_token("anna", role="viewer", hash=b"hash"), store.dashboard_people())
         run(store.list_dashboard_tokens(), store.remove_dashboard_token("anna"), store.prune_audit(keep_s=0))
-        run(store.drain_workers("n"), store.tell_tasks(WORKER, ["work"]))
+        run(
+            store.drain_workers("n"),
+            store.tell_tasks(WORKER, ["work"]),
+            store.rival_tasks(WORKER),
+            store.unserved_lanes(),
+        )
         run(store.prune_finished(State.SUCCEEDED, keep_s=0), store.prune_workers(keep_s=0), store.prune_jobs(ids))
         run(store.prune_crashes(keep_s=0), store.watch(ids[0]), store.watched(WORKER), store.write_output(WORKER, []))
         run(store.prune_watched(), store.await_jobs(ids), store.awaited_ends(ids), store.prune_awaited())

@@ -128,7 +128,7 @@ def test_a_caller_s_own_connection_runs_nothing_hostile(hostile_url):
     app = outlive.App()
     app.configure(config.load(flags={"database_url": hostile_url}))
 
-    @app.task
+    @app.task(name="task")
     def task(n: int) -> None: ...
 
     with as_worker(hostile_url) as url, psycopg.connect(url, autocommit=True) as mine:

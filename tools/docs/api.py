@@ -15,7 +15,7 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import app, cache, schedule, source, task
+from outlive.client import cache, declaring, schedule, source, task
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
@@ -39,7 +39,7 @@ BESIDE: dict[str, Any] = {
 }
 """What `outlive` itself does not name: classes that callers get from others, and modules for other libraries."""
 OPTIONS: dict[str, list[Any]] = {
-    "App.task": [app.TaskOptions, policy.LimitOptions],
+    "App.task": [declaring.TaskOptions, policy.LimitOptions],
     "Task.using": [task.JobOptions, policy.LimitOptions],
     "App.schedule": [schedule.ScheduleOptions],
 }

@@ -73,15 +73,15 @@ def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:
     """The task of that name. The name of its function is enough if no other task has the same."""
     if task := found.tasks.get(name):
         return task
-    short = {full: full.rpartition(".")[2] for full in found.tasks}
-    fitting = [full for full in found.tasks if full.endswith(f".{name}")]
+    short = {full: full.rpartition(".")[2] for full, task in found.tasks.items() if full == task.name}
+    fitting = [full for full in short if full.endswith(f".{name}")]
     if len(fitting) == 1:
         return found.tasks[fitting[0]]
     if fitting:
         raise TaskNotFound(f"{len(fitting)} tasks of {where} end in .{name}: use one of {', '.join(fitting)}")
     if not found.tasks:
         raise TaskNotFound(f"{where} has no task {name!r} and no other: import the module that declares the tasks")
-    near = difflib.get_close_matches(name, [*short.values(), *found.tasks], n=1, cutoff=0.5)
-    hint = [full for full in found.tasks if near and near[0] in (full, short[full])]
-    known = f"did you mean {hint[0]}?" if hint else f"use one of {', '.join(sorted(found.tasks)[:10])}"
+    near = difflib.get_close_matches(name, [*short.values(), *short], n=1, cutoff=0.5)
+    hint = [full for full in short if near and near[0] in (full, short[full])]
+    known = f"did you mean {hint[0]}?" if hint else f"use one of {', '.join(sorted(short)[:10])}"
     raise TaskNotFound(f"{where} has no task {name!r}; {known}")

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import policy, store, validation, wire
-from outlive.client import redirection
+from outlive import store, validation, wire
+from outlive.client import declaring, redirection
 from outlive.client.batch import Batch, BatchBlock
+from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.job import Job
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
-from outlive.client.source import Source, source_name
+from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import BoundJob, Task
 from outlive.config import Config
@@ -41,61 +42,27 @@ PORTION_BYTES = 8 * 1024 * 1024
 _UNTRACED: AbstractContextManager[Carry] = nullcontext(lambda requests: requests)
 
 
-class TaskOptions(policy.LimitOptions, total=False):
-    """The options of `@app.task`."""
-
-    queue: str
-    """The queue of its jobs; "default" if it is not given."""
-    recycle_after: policy.RecycleAfter
-    """How many jobs a process of this task runs; "clean": as many as leave it as it was before its first one."""
-    preload: bool
-    """False: each job gets a new interpreter, which imports the app itself, in place of a fork."""
-    source: Source | str
-    """The outside service that its jobs call: a worker claims them only while the source's limits admit them."""
-    backoff: policy.Backoff
-    """The pause before a retry: a base that doubles each time, a list, or a function of the number of failures."""
-    retry_on: type[BaseException] | tuple[type[BaseException], ...]
-    """Exceptions that are retried although `fail_on` names them or a base of them."""
-    fail_on: type[BaseException] | tuple[type[BaseException], ...]
-    """Exceptions that fail the job at once. Every other exception is retried, up to `max_attempts`."""
-    quarantine_by: policy.QuarantineBy
-    """What crashes are counted for: job, the default, or fingerprint, all jobs with the same task and arguments."""
-    keep_finished: Duration
-    """How long succeeded and cancelled jobs are kept, with their results, in place of what the settings say."""
-    expires: Duration
-    """How long after it was enqueued a job may start. Then it is cancelled, and so is its next retry."""
-
-
-OPTIONS: policy.Checks = {
-    "queue": ("queue", validation.identifier),
-    **policy.LIMITS,
-    "recycle_after": ("recycle_after", policy.parse_recycle_after),
-    "preload": ("preload", validation.flag),
-    "source": ("source", lambda _, value: source_name(value)),
-    "backoff": ("backoff_s", lambda _, value: policy.parse_backoff(value)),
-    "retry_on": ("retry_on", validation.exceptions),
-    "fail_on": ("fail_on", validation.exceptions),
-    "quarantine_by": ("quarantine_by", lambda name, value: validation.choice(name, value, "job", "fingerprint")),
-    "keep_finished": ("keep_finished_s", validation.seconds),
-    "expires": ("expires_s", lambda name, value: validation.positive(name, validation.seconds(name, value))),
-}
-
-
-class Decorator(Protocol):
-    """What `@app.task(…)` returns. A task keeps the parameters of its function; its result is the awaited one."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-
-
 class App:
     """An application's tasks, sources and schedules, and its access to the database."""
 
-    def __init__(self, database_url: str | None = None, **settings: Unpack[configuration.Settings]) -> None:
-        """Any setting can be given here. The file and the environment override it; workers take it too."""
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        queue_of: Mapping[str, str] | None = None,
+        **settings: Unpack[configuration.Settings],
+    ) -> None:
+        """Any setting can be given here. The file and the environment override it; workers take it too.
+
+        `queue_of` gives tasks that name no queue one by patterns of their names, `{"shop.mail.*": "mail"}`: the first
+        pattern that fits counts, and in it `*` stands for anything.
+        """
         self.tasks: dict[str, Task[..., Any, Any]] = {}
+        """By name. A task is also here under the names that it had before."""
+        self.queue_of = {
+            validation.identifier("a pattern of queue_of", pattern): validation.identifier("a queue of queue_of", queue)
+            for pattern, queue in (queue_of or {}).items()
+        }
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
         self.settings = configuration.in_code({"database_url": database_url, **settings})
@@ -140,16 +107,7 @@ class App:
     def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
-        validation.known("@app.task", "option", options, OPTIONS)
-        parsed = policy.Policy(**policy.parse(options, OPTIONS))
-
-        def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            task: Task[..., Any, Any] = Task(self, function, parsed)
-            if self.tasks.get(task.name, task).function is not function:
-                raise ConfigError(f"two functions are named {task.name}: rename one, a task has its function's name")
-            self.tasks[task.name] = task
-            return task
-
+        register = declaring.decorator(self, options)
         return register if function is None else register(function)
 
     def schedule(self, cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:

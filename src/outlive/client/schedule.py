@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, 
 from outlive.client.task import Task, moment
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import Schedule
-from outlive.policy import Checks, parse
-from outlive.validation import Duration, choice, count, identifier, interval, known, optional, refused, seconds
+from outlive.policy import Checks, parse, parse_priority
+from outlive.validation import Duration, choice, identifier, interval, known, optional, refused, seconds
 
 if TYPE_CHECKING:
     from outlive.client.app import App
@@ -57,7 +57,7 @@ class ScheduleOptions(TypedDict, total=False):
     queue: str | None
     """The queue of its jobs, in place of the task's."""
     priority: int | None
-    """The priority of its jobs, from 0, the most urgent, to 9; 5 if it is not given."""
+    """The priority of its jobs, in place of the task's."""
 
 
 class ScheduleDecorator(Protocol):
@@ -92,7 +92,12 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
             raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
         own_name = name or task.name
         packed = _packed(own_name, task, args)
-        schedule = Schedule(name=own_name, task=task.name, args=packed, cron=cron and cron.strip(), **fields)
+        # A schedule with a name of its own keeps that, whatever its task is called.
+        was = () if name else task.was
+        given = {"cron": cron and cron.strip(), **fields}
+        if given.get("priority") is None:
+            given["priority"] = task.policy.priority
+        schedule = Schedule(name=own_name, task=task.name, was=was, args=packed, **given)
         if app.schedules.setdefault(schedule.name, schedule) != schedule:
             raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
         return task
@@ -141,6 +146,6 @@ OPTIONS: Checks = {
     "start": ("starts_at", optional(_bound)),
     "end": ("ends_at", optional(_bound)),
     "queue": ("queue", optional(identifier)),
-    "priority": ("priority", optional(lambda name, value: count(name, value, least=0, most=9))),
+    "priority": ("priority", optional(parse_priority)),
 }
 """For each option of a schedule, its name in `Schedule` and its check."""

@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast
 from uuid import UUID
 
@@ -34,7 +31,7 @@ from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import ConfigError
 from outlive.model import JobRequest, as_json, new_job_id
-from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse
+from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse, parse_priority
 from outlive.validation import Duration, choice, count, identifier, known, optional, positive, refused, seconds
 
 if TYPE_CHECKING:
@@ -109,12 +106,16 @@ Needed: TypeAlias = "Job[Any] | BoundJob[Any] | UUID"
 class Task(Generic[P, C, R]):
     """A function under `@app.task`, with parameters P. A call returns C; the job's result is R."""
 
-    def __init__(self, app: App, function: Callable[P, C], policy: Policy) -> None:
+    def __init__(
+        self, app: App, function: Callable[P, C], policy: Policy, name: str, was: tuple[str, ...] = ()
+    ) -> None:
         self.app, self.function, self.policy = app, function, policy
-        self.name = identifier("the name of a task", _name_of(function))
+        self.name, self.was = identifier("the name of a task", name), was
         self._options: JobOptions = {}
         self._links: dict[str, Any] = {} if policy.expires_s is None else {"expires_s": policy.expires_s}
         self._fields: dict[str, Any] = {"queue": policy.queue or DEFAULT_QUEUE, "source": policy.source or ""}
+        if policy.priority is not None:
+            self._fields["priority"] = policy.priority
         """What each of its requests says besides id, task and arguments."""
         if self._links:
             self._fields["links"] = wire.encode(self._links)
@@ -233,7 +234,7 @@ def waiting_for(ids: Iterable[UUID], job: BoundJob[R], on_failure: OnFailure | N
 _FIELDS: Checks = {
     "queue": ("queue", identifier),
     "source": ("source", lambda _, value: source_name(value)),
-    "priority": ("priority", lambda name, value: count(name, value, least=0, most=9)),
+    "priority": ("priority", parse_priority),
     "delay": ("delay_s", seconds),
     "run_at": ("run_at", moment),
     "dedupe_key": ("dedupe_key", optional(_key)),
@@ -250,20 +251,3 @@ _LINKS: Checks = {
     "expires": ("expires_s", lambda name, value: 0 if value is None else positive(name, seconds(name, value))),
 }
 """The same for `JobRequest.links`: the options that connect a job with others."""
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """module.function. A script that is run directly has the name under which a worker imports it.
-
-    Where multiprocessing does not fork, it imports the script again as __mp_main__.
-    """
-    if not inspect.isfunction(function):
-        raise ConfigError(f"{function!r} is not a function: put @app.task on a function of a module")
-    module = function.__module__
-    if module in ("__main__", "__mp_main__"):
-        main = sys.modules[module]
-        if (spec := getattr(main, "__spec__", None)) is not None:
-            module = spec.name
-        elif file := getattr(main, "__file__", None):
-            module = Path(file).stem
-    return f"{module}.{function.__qualname__}"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 from outlive import errors, policy, validation
 
 if TYPE_CHECKING:
-    from outlive.client.app import App, TaskOptions
+    from outlive.client.app import App
+    from outlive.client.declaring import TaskOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "outlive_options"
@@ -27,7 +28,7 @@ def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]
     @outlive.django.options(max_attempts=3, timeout="10m")
     def send(order: int) -> None: ...
     """
-    from outlive.client.app import OPTIONS
+    from outlive.client.declaring import OPTIONS
 
     if functions:
         raise TypeError("write @outlive.django.options(…), with what it sets, below @task")

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from outlive import program, store
-from outlive.humanize import EXACT, RESTART, counted, duration, few, number, size
+from outlive.humanize import EXACT, RENAMED, RESTART, counted, duration, few, number, size
 from outlive.operations.selection import Count
 
 OLDEST_POSTGRES = 14
@@ -243,7 +243,7 @@ def judge_tasks(lanes: Rows, workers: Rows) -> Iterator[Finding]:
     unserved = store.unserved(lanes, workers)
     for (task, queue), ready in unserved.most_common(MOST_NAMED):
         what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
-        cure = f"{RESTART}, or start one whose app has it; {program.command('workers')}"
+        cure = f"{RESTART}, or start one whose app has it; {RENAMED}; {program.command('workers')}"
         yield Finding("problem", what, cure, "jobs", {"task": task, "queue": queue})
     if not unserved:
         yield Finding("fine", "every job that is ready has a worker with its task")

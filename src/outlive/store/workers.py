@@ -18,6 +18,7 @@ from outlive.store.statements import (
     first_column,
     first_column_set,
     nothing,
+    pairs,
     scalar,
     statement,
     structs,
@@ -69,6 +70,8 @@ def register_worker(
 def tell_tasks(
     worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
 ) -> None: ...
+@decoded_by(pairs)
+def rival_tasks(worker: UUID) -> dict[str, list[str]]: ...
 @decoded_by(first_column)
 def heartbeat(worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None) -> list[bool]: ...
 @decoded_by(first_column)

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.abc import PQGen
 
 import outlive
-from outlive.client.app import TaskOptions
+from outlive.client.declaring import TaskOptions
 
 T = TypeVar("T")
 

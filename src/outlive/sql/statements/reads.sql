@@ -81,6 +81,21 @@ where s.id = any(:ids::uuid[]) and s.status in ('pending', 'retryable') and not 
     and (k.queues is null or s.queue = any(k.queues)))
 order by s.task;
 
+-- name: unserved_lanes
+-- The tasks and queues of all jobs that wait while active workers exist and none of them has the task and serves
+-- the queue: a loose index scan, one step for each source and task of a queue.
+with recursive lane as (
+  (select w.queue, w.source, w.task from outlive.waiting w order by w.queue, w.source, w.task limit 1)
+  union all
+  select n.* from lane l, lateral (
+    select w.queue, w.source, w.task from outlive.waiting w
+    where (w.queue, w.source, w.task) > (l.queue, l.source, l.task) order by w.queue, w.source, w.task limit 1) n)
+select distinct l.task, l.queue from lane l
+where exists (select from outlive.workers k where k.state = 'active') and not exists (
+  select from outlive.workers k
+  where k.state = 'active' and (k.tasks is null or l.task = any(k.tasks))
+    and (k.queues is null or l.queue = any(k.queues)));
+
 -- name: list_stuck
 -- Running jobs whose lease has expired and that no reaper has ended yet.
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,

@@ -38,6 +38,13 @@ select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid 
 update outlive.workers set tasks = :tasks::text[], app = :app::text, schedules = :schedules::text[]
 where id = :worker::uuid;
 
+-- name: rival_tasks
+-- The tasks of this worker that living workers of other apps have too, by app.
+select k.app, array_agg(distinct t.name order by t.name)
+from outlive.workers me join outlive.workers k on k.app <> me.app, unnest(k.tasks) t(name)
+where me.id = :worker::uuid and k.state in ('active', 'stale', 'draining') and t.name = any(me.tasks)
+group by k.app;
+
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from

@@ -179,6 +179,7 @@ class Reaper:
             await self.session.run(store.requeue_missed())
             await self.announcements.quarantined()
             await self.announcements.crashing_tasks()
+            await self.announcements.unserved()
             await schedules.check(self.session)
             await self._prune()
         finally:

@@ -22,6 +22,7 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
+from outlive.humanize import few
 from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
 from outlive.protocol import TaskFacts
@@ -32,6 +33,8 @@ from outlive.worker.session import Session
 
 AGAIN_S = 0.2
 """How long what another transaction has locked waits before the next try."""
+
+_APART = "give them names of their own with name=…, or, if it is one app, the same service to both"
 
 _log = logging.getLogger("outlive.worker")
 
@@ -76,6 +79,7 @@ class Registration:
         self._declared: Sequence[Schedule] | None = None
         self._due = asyncio.Event()
         self._locked: list[str] = []
+        self._rivals: set[str] = set()
 
     def app_imported(
         self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
@@ -104,6 +108,7 @@ class Registration:
         await run(store.register_tasks(facts.limits for facts in tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
         await run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
+        await self._tell_rivals()
         locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
         if not await self._declare_schedules():
             locked.append("schedules")
@@ -113,6 +118,15 @@ class Registration:
         if not locked and tasks is self._tasks:
             self._due.clear()
         return not locked
+
+    async def _tell_rivals(self) -> None:
+        """Say, once, that workers of another app have a task of the same name: each of them claims jobs of both."""
+        rivals = await self._session.run(store.rival_tasks(self._me.id))
+        for app, tasks in rivals.items():
+            if app not in self._rivals:
+                same = "the app %s has tasks of the same name, and each worker claims the jobs of both: %s; %s"
+                _log.error(same, app, few(tasks), _APART)
+        self._rivals = set(rivals)
 
     async def _declare_schedules(self) -> bool:
         """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""

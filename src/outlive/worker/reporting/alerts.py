@@ -19,7 +19,7 @@ import msgspec
 
 from outlive import linux, store
 from outlive.config import Config
-from outlive.humanize import short_id
+from outlive.humanize import RENAMED, RESTART, short_id
 from outlive.metrics.tallies import bounded
 from outlive.worker.session import Session
 
@@ -33,6 +33,7 @@ STDERR_BYTES = 500
 
 DEAD_WITHIN_S = 60.0
 """How long after a death its alert is still sent, by a worker that has a command for it."""
+MOST_UNSERVED = 20
 CRASHING_JOBS = 5
 CRASHING_WITHIN_S = 600.0
 
@@ -136,6 +137,8 @@ class Announcements:
         self._session, self._config, self._alerts = session, config, alerts
         self.quarantines: Counter[str] = Counter()
         """How many jobs were announced, by task."""
+        self._unserved: set[tuple[str, str]] = set()
+        """The tasks and queues that no worker served at the last look."""
 
     async def deaths(self) -> None:
         """Run the command for workers that any reaper has declared dead: that one may have no command."""
@@ -165,6 +168,14 @@ class Announcements:
                 paused = "the source %s is paused until %s, after %d failures in a row"
                 _worker_log.error(paused, source["name"], until, source["failure_streak"])
             self._alerts.send(command, "source_paused", source)
+
+    async def unserved(self) -> None:
+        """Tasks whose jobs wait although no active worker has them, each once while that lasts."""
+        found = {(task, queue) for task, queue in await self._session.run(store.unserved_lanes())}
+        for task, queue in sorted(found - self._unserved)[:MOST_UNSERVED]:
+            what = "jobs wait, and no active worker has the task %s and serves the queue %s: %s; %s"
+            _worker_log.warning(what, task, queue, RESTART, RENAMED)
+        self._unserved = found
 
     async def crashing_tasks(self) -> None:
         command = self._config.on_quarantine

@@ -40,7 +40,7 @@ returns table (schedule text, outcome text) language plpgsql as $$
 -- Write the schedules of an app, and withdraw those that it no longer declares. A living worker may still declare
 -- them: one of an older version, or of another service. What an operator has changed stays as it is, until the
 -- schedule is reset. A row is a schedule that was withdrawn, one that another app had declared (taken), or an
--- operator's own, which is left alone (refused).
+-- operator's own, which is left alone (refused). One that has a former name and exists under that is renamed.
 declare
   declaration json;
   d outlive.schedules;
@@ -48,6 +48,14 @@ declare
   kept jsonb;
 begin
   perform pg_advisory_xact_lock(hashtextextended('outlive declare_schedules', 0));  -- One at a time: no deadlocks.
+  for declaration in select e from json_array_elements(declarations) e where e -> 'was' ->> 0 is not null loop
+    update outlive.schedules t set name = declaration ->> 'name'
+    where t.declared is not null
+      and t.name = (
+        select w.name from json_array_elements_text(declaration -> 'was') with ordinality w(name, at)
+        where exists (select from outlive.schedules o where o.name = w.name) order by w.at limit 1)
+      and not exists (select from outlive.schedules o where o.name = declaration ->> 'name');
+  end loop;
   return query update outlive.schedules t set withdrawn_at = outlive.now()
     where t.declared_by = app and t.withdrawn_at is null and not outlive.declared_by_living(t)
       and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)

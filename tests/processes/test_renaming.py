@@ -1,0 +1,67 @@
+"""Tasks that were renamed, tasks that no worker has, and tasks of two apps with the same name."""
+
+from pathlib import Path
+
+import pytest
+
+import outlive
+from outlive.humanize import RENAMED
+
+OLD = """
+import outlive
+app = outlive.App()
+
+@app.schedule(every="1d", args={"n": 1})
+@app.task(max_attempts=3)
+def double(n: int) -> int:
+    return 2 * n
+"""
+NEW = OLD.replace("max_attempts=3", "name='double', was='renamed_shop.double', max_attempts=7")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    return tmp_path / "renamed_shop.py"
+
+
+def twice(n: int) -> int:
+    return n
+
+
+def test_jobs_schedules_and_limits_follow_a_task_to_its_new_name(start, queue, shop, database_url):
+    shop.write_text(OLD)
+    worker = start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    queue.execute("update outlive.schedules set every_s = 7200, priority = 1")  # As an operator does.
+    worker.stop()
+    app = outlive.App(database_url)
+    job = app.task(name="renamed_shop.double")(twice).enqueue(21)
+    shop.write_text(NEW)
+    start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    assert job.result(timeout=20) == 42
+    schedules = queue.execute("select name, task, every_s, priority, withdrawn_at from outlive.schedules").fetchall()
+    assert schedules == [("double", "double", 7200.0, 1, None)]
+    limits = queue.execute("select name, max_attempts from outlive.tasks order by name").fetchall()
+    assert limits == [("double", 7), ("renamed_shop.double", 7)]
+    app.connections.close()
+
+
+def test_a_worker_says_once_that_jobs_wait_for_a_task_that_no_worker_has(start, shop, database_url):
+    app = outlive.App(database_url)
+    app.task(name="moved.away")(twice).using(queue="mail").enqueue(1)
+    shop.write_text(OLD)
+    worker = start(target="renamed_shop:app", folder=shop.parent, slots=1, sweep_s="0.1")
+    worker.says("jobs wait, and no active worker has the task moved.away and serves the queue mail")
+    assert RENAMED in worker.log()
+    assert worker.log().count("moved.away") == 1
+    app.connections.close()
+
+
+def test_a_worker_says_that_another_app_has_a_task_of_the_same_name(start, queue, shop):
+    shop.write_text(OLD)
+    other = shop.with_name("other_shop.py")
+    other.write_text(NEW)
+    first = start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    same = start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    second = start(target="other_shop:app", folder=shop.parent, slots=1)
+    second.says("the app renamed_shop:app has tasks of the same name, and each worker claims the jobs of both: renamed")
+    assert "of the same name" not in first.log() + same.log()
