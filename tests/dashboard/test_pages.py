@@ -30,6 +30,15 @@ def test_the_overview_says_what_needs_attention(dashboard: Dashboard, queue: Que
         eventually(lambda told=told: told in words(dashboard.get("/")), what=told)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(("days", "shown"), [(0.02, ["hour", "day", "week"]), (0.5, ["day", "week"]), (6, ["week"])])
+def test_the_charts_show_the_last_hour_day_or_week(dashboard, queue, days, shown):
+    queue.make_quarantined(crashes=1)
+    queue.execute("update outlive.attempts set ended_at = outlive.now() - %s * interval '1 day'", [days])
+    for span in ("hour", "day", "week"):
+        deaths = "1 of 1" if span in shown else "0 of 0"
+        assert f"{deaths} attempts died in the last {span}" in words(dashboard.get(f"/?span={span}"))
+
+
 def test_the_jobs_of_a_state_are_listed(dashboard, queue):
     failed, done = queue.make_finished(Outcome.FAILED), queue.make_finished()
     page = dashboard.get("/jobs?state=failed").text

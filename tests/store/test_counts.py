@@ -127,6 +127,6 @@ def test_the_ends_of_a_minute_are_counted_or_estimated_however_they_are_spread(q
     """Every token is that of such an end, or every second one: the attempts between them end otherwise."""
     queue.execute(ENDS_OF_A_MINUTE, {"minute": MINUTE, "ends": ends, "within_s": within_s, "apart": apart})
     queue.set_now()
-    found = queue.run(store.ends_by_minute(minutes=2))
+    found = queue.run(store.ends_by_step(steps=2, step_s=60))
     assert found[MINUTE]["succeeded"] == (ends if ends < 500 else pytest.approx(ends, rel=0.01))
     assert [counts for minute, counts in found.items() if minute != MINUTE] == [{}, {}]

@@ -18,7 +18,8 @@ TICKS = [
     *((3600, "1 h"), (36_000, "10 h"), (86_400 * 4, "4 d"), (86_400 * 40, "40 d"), (86_400 * 400, "400 d")),
 ]
 """Seconds that a scale of time may name. Longer labels would be cut."""
-HOUR = ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end"))
+Times = Sequence[tuple[float, str, str]]
+HOUR: Times = ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end"))
 """Where on the scale of time each word stands."""
 Scale = tuple[Callable[[float], float], list[tuple[float, str]]]
 """Where on a scale a value is, from 0 to 1, and the ticks with their words."""
@@ -28,9 +29,14 @@ INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
 def stacked(
-    columns: Sequence[Mapping[str, float]], order: Sequence[str], *, labels: Sequence[str], about: str
+    columns: Sequence[Mapping[str, float]],
+    order: Sequence[str],
+    *,
+    labels: Sequence[str],
+    about: str,
+    times: Times = HOUR,
 ) -> Markup:
-    """A bar for each minute, with one part for each key of `order`.
+    """A bar for each step of time, with one part for each key of `order`.
 
     The chart is as wide as two others, and on a narrow screen as wide as one: the same bars are drawn there.
     """
@@ -57,17 +63,22 @@ def stacked(
             f'<svg x="{LEFT}" y="{TOP}" width="{inner}" height="{TALL}" viewBox="0 0 {max(1, len(columns))} {TALL}" '
             f'preserveAspectRatio="none">{inside}</svg>'
         )
-        drawings.append(_svg([_grid(_counts(most), inner), plot], about, width, form))
+        drawings.append(_svg([_grid(_counts(most), inner, times), plot], about, width, form))
     return Markup().join(drawings)
 
 
 def lines(
-    series: Mapping[str, Sequence[float | None]], *, about: str, seconds: bool = False, percent: bool = False
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    about: str,
+    seconds: bool = False,
+    percent: bool = False,
+    times: Times = HOUR,
 ) -> Markup:
     """A line for each series; None leaves a gap. Seconds are drawn on a logarithmic scale."""
     values = [value for one in series.values() for value in one if value is not None]
     place, ticks = _log_scale(values) if seconds else _linear_scale(values, percent=percent)
-    parts = [_grid(ticks)]
+    parts = [_grid(ticks, times=times)]
     for name, one in series.items():
         step = INNER / max(1, len(one) - 1)
         for piece in _pieces(one):
@@ -165,9 +176,7 @@ def _count(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _grid(
-    ticks: Sequence[tuple[float, str]], inner: int = INNER, times: Sequence[tuple[float, str, str]] = HOUR
-) -> str:
+def _grid(ticks: Sequence[tuple[float, str]], inner: int = INNER, times: Times = HOUR) -> str:
     rows = []
     for place, word in ticks:
         y = TOP + TALL * (1 - place)

@@ -1,6 +1,6 @@
-"""What the dashboard keeps: the last hour by minute, and counts that are costly to make.
+"""What the dashboard keeps: the last hour, day and week in steps of time, and counts that are costly to make.
 
-The database is asked for the newest minutes only; older ones don't change. It keeps no record of how many jobs waited,
+The database is asked for the newest steps only; older ones don't change. It keeps no record of how many jobs waited,
 so the dashboard notes that itself while it runs.
 """
 
@@ -19,9 +19,8 @@ from outlive import store
 from outlive.dashboard.database import Database
 from outlive.errors import OutliveError
 from outlive.statement import Statement
-from outlive.store.charts import MinuteTimes
+from outlive.store.charts import StepTimes
 
-MINUTES = 60
 DEPTH_S = 5.0
 LOOK_S = 1.0
 """How often an open page looks at what it shows."""
@@ -29,6 +28,22 @@ MOST_LANES = 1000
 SLOW_S = 0.03
 OLD_S = 30.0
 T = TypeVar("T")
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A time that charts show, in steps. `ticks` are the words at its begin and in its middle."""
+
+    steps: int
+    step_s: int
+    step: str
+    ticks: tuple[str, str]
+
+
+SPANS = {
+    "hour": Span(60, 60, "minute", ("1 h ago", "30 min")),
+    "day": Span(48, 1800, "half hour", ("1 d ago", "12 h")),
+    "week": Span(56, 10_800, "three hours", ("7 d ago", "84 h")),
+}
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -81,39 +96,47 @@ def _forget(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+class Course:
+    """What ended in a span of time, by outcome, and how long jobs took, by the begin of each step."""
+
+    def __init__(self, database: Database, span: Span) -> None:
+        self._database, self.span = database, span
+        self.ends: dict[datetime, dict[str, float]] = {}
+        self.times: dict[datetime, StepTimes] = {}
+        self._looked_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    def steps(self) -> list[datetime]:
+        """The steps, the oldest first."""
+        return sorted(self.ends)[-self.span.steps :]
+
+    async def refresh(self) -> None:
+        """Read what has ended since the last look."""
+        async with self._lock:
+            span, passed_s = self.span, None if self._looked_at is None else time.monotonic() - self._looked_at
+            if passed_s is not None and passed_s < LOOK_S:
+                return
+            # The step before is read again: an attempt that ended in it may have been committed since.
+            steps = span.steps if passed_s is None else min(span.steps, int(passed_s // span.step_s) + 2)
+            ends = await self._database.run(store.ends_by_step(steps=steps, step_s=span.step_s))
+            times = await self._database.run(store.times_by_step(steps=steps, step_s=span.step_s))
+            self.ends.update(ends)
+            self.times.update({one.at: one for one in times})
+            oldest = max(self.ends) - timedelta(seconds=span.steps * span.step_s)
+            self.ends = {at: counts for at, counts in self.ends.items() if at > oldest}
+            self.times = {at: one for at, one in self.times.items() if at > oldest}
+            self._looked_at = time.monotonic()
+
+
 class History:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.counts = Recent(database, store.stats())
         self.queues = Recent(database, store.list_queues())
         self.lanes = Recent(database, store.list_lanes(limit=MOST_LANES))
-        self.ends: dict[datetime, dict[str, float]] = {}
-        self.times: dict[datetime, MinuteTimes] = {}
+        self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
-        self._looked_at: float | None = None
-        self._lock = asyncio.Lock()
         self._noting: asyncio.Task[None] | None = None
-
-    def minutes(self) -> list[datetime]:
-        """The last hour, the oldest minute first."""
-        return sorted(self.ends)[-MINUTES:]
-
-    async def refresh(self) -> None:
-        """Read what has ended since the last look."""
-        async with self._lock:
-            passed_s = None if self._looked_at is None else time.monotonic() - self._looked_at
-            if passed_s is not None and passed_s < LOOK_S:
-                return
-            # The minute before is read again: an attempt that ended in it may have been committed since.
-            minutes = MINUTES if passed_s is None else min(MINUTES, int(passed_s // 60) + 2)
-            ends = await self._database.run(store.ends_by_minute(minutes=minutes))
-            times = await self._database.run(store.times_by_minute(minutes=minutes))
-            self.ends.update(ends)
-            self.times.update({one.minute: one for one in times})
-            oldest = max(self.ends) - timedelta(minutes=MINUTES)
-            self.ends = {minute: counts for minute, counts in self.ends.items() if minute > oldest}
-            self.times = {minute: one for minute, one in self.times.items() if minute > oldest}
-            self._looked_at = time.monotonic()
 
     def start(self) -> None:
         """Begin to note how many jobs wait."""
@@ -133,7 +156,7 @@ class History:
             try:
                 await self.note_depth()
                 await self.counts.get()
-                await self.refresh()
+                await self.courses["hour"].refresh()
             except OutliveError as error:
                 _log.debug("the number of waiting jobs can't be read: %s", error)
             await asyncio.sleep(DEPTH_S)

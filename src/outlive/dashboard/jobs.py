@@ -23,7 +23,7 @@ from outlive.store import Found, JobFilter
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-COUNT_S = 0.05
+COUNT_S = 0.03
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
 
@@ -65,12 +65,12 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def _count(site: Site, wanted: JobFilter, found: Found, *, first: bool) -> Count | None:
-    """How many jobs match, on all pages. None for a search by text, which is too slow to count."""
+    """How many jobs match, on all pages. None while they are searched, and for a text, which is too slow to count."""
     if first and found.next is None:
         return Count(len(found.ids))
     if wanted.by_lane:
         return selection.count_in(await site.history.counts.get(), wanted)
-    if wanted.text is not None:
+    if wanted.text is not None or len(found.ids) < PAGE:
         return None
     return await site.database.do(selection.count(wanted, patience_s=COUNT_S))
 

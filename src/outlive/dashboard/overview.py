@@ -1,4 +1,4 @@
-"""The overview: what needs attention, how many jobs there are, and the last hour in charts."""
+"""The overview: what needs attention, how many jobs there are, and the last hour, day or week in charts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from markupsafe import Markup
 
 from outlive import store
 from outlive.dashboard import charts
-from outlive.dashboard.history import MINUTES, History
+from outlive.dashboard.history import SPANS, Course, History
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
-from outlive.humanize import number
+from outlive.humanize import EXACT, number
 from outlive.operations import findings
 from outlive.states import Outcome, State
+from outlive.store.charts import SAMPLE
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -39,7 +40,9 @@ PERCENTILES = ("p50", "p95", "p99")
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     run = site.database.run
-    await site.history.refresh()
+    span = given if (given := visit.get("span")) in SPANS else "hour"
+    course = site.history.courses[span]
+    await course.refresh()
     if not site.history.depths:
         await site.history.note_depth()
     counts = await site.history.counts.get()
@@ -69,44 +72,50 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "killers": killers,
         "dead": dead[:FEW],
         "stuck": stuck,
-        "charts": drawn(site.history),
+        "spans": list(SPANS),
+        "span": span,
+        "charts": drawn(course, f"the last {span}", site.history if span == "hour" else None),
         "troubles": [one for one in found if one.level != "fine" and one.page],
         "active": len(active),
         "slots": sum(row["slots"] for row in active),
     }
 
 
-def drawn(history: History) -> list[dict[str, Any]]:
-    """The charts of the last hour."""
-    minutes = history.minutes()
-    columns = [history.ends[minute] for minute in minutes]
-    labels = [minute.strftime("%H:%M UTC") for minute in minutes]
+def drawn(course: Course, when: str, history: History | None) -> list[dict[str, Any]]:
+    """The charts of a span of time. How many jobs wait is known for the last hour only."""
+    steps = course.steps()
+    columns = [course.ends[step] for step in steps]
+    labels = [step.strftime("%a %H:%M UTC") for step in steps]
+    begin, middle = course.span.ticks
+    times = ((0, begin, "start"), (0.5, middle, "middle"), (1, "now", "end"))
+    rough = any(sum(column.values()) >= 2 * SAMPLE for column in columns)
     ended = sum(sum(column.values()) for column in columns)
     shares = [
         100 * sum(column.get(death, 0) for death in DEATHS) / sum(column.values()) if column else None
         for column in columns
     ]
+    whole = number(round(ended), estimated=rough)
     deaths = sum(column.get(death, 0) for column in columns for death in DEATHS)
     seen = [outcome for outcome in OUTCOMES if any(column.get(outcome) for column in columns)]
     made = [
         _chart(
-            "Attempts that ended, per minute",
-            charts.stacked(columns, OUTCOMES, labels=labels, about=f"{ended:.0f} attempts ended in the last hour"),
+            f"Attempts that ended, per {course.span.step}",
+            charts.stacked(columns, OUTCOMES, labels=labels, about=f"{whole} attempts ended in {when}", times=times),
             [(outcome, outcome.replace("_", " ")) for outcome in seen],
         ),
-        _depth(history),
+        *([] if history is None else [_depth(history)]),
     ]
     for title, key in (("Run time of succeeded jobs", "ran_s"), ("Wait until the first attempt", "waited_s")):
         series: dict[str, list[float | None]] = {name: [] for name in PERCENTILES}
-        for minute in minutes:
-            values = getattr(history.times[minute], key) if minute in history.times else None
+        for step in steps:
+            values = getattr(course.times[step], key) if step in course.times else None
             for n, name in enumerate(PERCENTILES):
                 series[name].append(None if values is None else values[n])
         latest = {name: next((v for v in reversed(one) if v is not None), None) for name, one in series.items()}
         words = [(name, f"{name} {seconds(value)}") for name, value in latest.items() if value is not None]
-        made.append(_chart(title, charts.lines(series, seconds=True, about=title), words))
-    about = f"{deaths:,.0f} of {ended:,.0f} attempts died in the last hour"
-    drawing = charts.lines({"crashed": shares}, percent=True, about=about)
+        made.append(_chart(title, charts.lines(series, seconds=True, about=title, times=times), words))
+    about = f"{number(round(deaths), estimated=rough and deaths > 2 * SAMPLE)} of {whole} attempts died in {when}"
+    drawing = charts.lines({"crashed": shares}, percent=True, about=about, times=times)
     made.append(_chart("Share of attempts that died", drawing, [("crashed", about)]))
     return made
 
@@ -114,14 +123,15 @@ def drawn(history: History) -> list[dict[str, Any]]:
 def _depth(history: History) -> dict[str, Any]:
     """How many jobs were ready and running, at 120 moments of the last hour."""
     newest = history.depths[-1]
-    begin = newest.at - timedelta(minutes=MINUTES)
+    begin = newest.at - timedelta(hours=1)
     ready: list[float | None] = [None] * 121
     running: list[float | None] = [None] * 121
     for depth in history.depths:
         place = int((depth.at - begin).total_seconds() / 30)
         if 0 <= place <= 120:
             ready[place], running[place] = float(depth.ready), float(depth.running)
-    words = [("ready", f"{number(newest.ready)} ready"), ("running", f"{number(newest.running)} running")]
+    ready_now = number(newest.ready, estimated=newest.ready > EXACT)
+    words = [("ready", f"{ready_now} ready"), ("running", f"{number(newest.running)} running")]
     drawing = charts.lines({"ready": ready, "running": running}, about="Jobs that were ready and running")
     first = history.depths[0].at
     note = "noted since this dashboard started" if first > begin else ""
