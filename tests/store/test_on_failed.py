@@ -9,7 +9,7 @@ from psycopg import errors
 from outlive import State, store
 from outlive.model import Ended
 from outlive.states import Outcome
-from tests.driving.making import KILLED, Queue
+from tests.driving.making import KILLED, WORKER, Queue
 
 
 def telling(**fields: Any) -> bytes:
@@ -36,6 +36,23 @@ def test_a_quarantined_job_enqueues_it_with_the_reason(queue):
     job = queue.make(options={"max_crashes": 1}, links=telling())
     queue.run_job(job, Outcome.CRASHED, **KILLED)
     assert told(queue) == [([str(job), "killed its process once (max_crashes = 1)"], "default", 5)]
+
+
+def test_a_job_that_is_quarantined_before_it_starts_enqueues_it_too(queue):
+    """Another one with the same arguments has killed, or the limit was lowered."""
+    queue.register_task(max_crashes=1, quarantine_by="fingerprint")
+    queue.run_job(queue.make(), Outcome.CRASHED, **KILLED)
+    queue.make(links=telling())
+    [claimed] = queue.claim()
+    queue.run(store.convict(WORKER, [claimed.token]))
+    [([first, reason], *_)] = told(queue)
+    assert (first, reason[:21]) == (str(claimed.id), "killed its process 0 ")
+    queue.register_task(max_crashes=9)
+    job = queue.make(links=telling(), args=b'{"n": 1}')
+    queue.run_job(job, Outcome.CRASHED, after_s=0.0, **KILLED)
+    queue.register_task(max_crashes=1)
+    assert queue.claim() == []
+    assert [str(job), "killed its process once (max_crashes = 1)"] in [args for args, *_ in told(queue)]
 
 
 def test_a_job_that_is_lost_for_good_enqueues_it(queue):

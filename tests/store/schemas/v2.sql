@@ -5023,14 +5023,15 @@ quarantined as (
   insert into outlive.held
   select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
     c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
-  from caught c where not c.cancel_requested)
+  from caught c where not c.cancel_requested
+  returning id)
 select
   c.id,
   case when c.cancel_requested
     then outlive.finish_unclaimed(
       array[c.id], array[c.attempt - 1], array[c.failures], array[c.crashes], array[c.losses]) end,
   outlive.follow_up(array[c.id], array[case when c.cancel_requested then 'cancelled' else 'quarantined' end])
-from caught c;
+from caught c where (select count(*) from quarantined) >= 0;  -- First they are held: what follows reads why.;
 $statement$;
 
 create or replace function outlive.statement_unsourced_lanes("queues" text[] default null, "tasks" text[] default null)
