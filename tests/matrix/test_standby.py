@@ -7,6 +7,7 @@ that was acknowledged is lost. Tokens that were lost with the old server are giv
 must forget what it holds and the new server does not know, before it claims anything there.
 """
 
+import json
 import signal
 from collections.abc import Callable
 from uuid import UUID
@@ -17,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import config
 from outlive.states import State
 from tests import faults
+from tests.driving.commands import Cli
 from tests.driving.jobs import begun
 from tests.matrix.asking import all_end_once
 from tests.matrix.loading import Load
@@ -72,6 +74,15 @@ def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(server, st
     all_end_once(standby.url, [job for job in load.acknowledged if job.id in known])
     assert standby.ask("select from outlive.held") == []
     assert all(worker.process.poll() is None for worker in workers)
+
+
+def test_the_doctor_of_a_standby_says_so_and_looks_at_the_rest(standby):
+    ran = Cli(standby.url)("doctor", "--json")
+    levels = {finding["what"]: finding["level"] for finding in json.loads(ran.out)}
+    assert ran.code == 1
+    assert levels["this server is a standby: no job can be enqueued or run here"] == "problem"
+    assert levels["no job is stuck"] == levels["no job has failed in the last day"] == "fine"
+    assert not any("could not look at" in what for what in levels)
 
 
 def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, standby, start, tmp_path):
