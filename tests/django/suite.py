@@ -21,7 +21,7 @@ from uuid import UUID
 import django
 import psycopg
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
@@ -264,7 +264,7 @@ class SettingsTests(TestCase):
 
 class AdminTests(TestCase):
     def test_the_pages_list_and_change_nothing(self) -> None:
-        result = tasks.add.enqueue(1)
+        result = tasks.add.enqueue(31415)
         assert dumped() == []
         self.client.force_login(User.objects.create_superuser("ada"))
         page = self.client.get("/admin/outlive/job/").content.decode()
@@ -280,8 +280,37 @@ class AdminTests(TestCase):
             answer = self.client.get("/admin/outlive/job/")
             assert (answer.status_code, b"run `manage.py migrate`" in answer.content) == (503, True)
             transaction.set_rollback(True)
+        assert "31415" in self.client.get(f"/admin/outlive/job/{result.id}/change/").content.decode()
         for action in ("add/", f"{result.id}/delete/"):
             assert self.client.get(f"/admin/outlive/job/{action}").status_code == 403
+
+
+class OperatingTests(TransactionTestCase):
+    def test_jobs_are_found_by_filters_and_cancelled_by_those_who_may(self) -> None:
+        result, other = tasks.add.enqueue(1), tasks.anything.enqueue()
+        self.client.force_login(User.objects.create_superuser("ada"))
+
+        def shown(**filters: str) -> set[str]:
+            page = self.client.get("/admin/outlive/job/", filters)
+            assert page.status_code == 200
+            return {one.id for one in (result, other) if one.id in page.content.decode()}
+
+        assert shown(state="pending") == {result.id, other.id}
+        assert shown(state="failed") == set()
+        assert shown(queue="mail", state="pending") == {other.id}
+        assert shown(task="tests.django.tasks.add") == {result.id}
+        chosen = {"action": "cancel", "_selected_action": [result.id]}
+        said = self.client.post("/admin/outlive/job/", chosen, follow=True).content.decode()
+        assert "1 job cancelled" in said
+        assert shown(state="cancelled") == {result.id}
+        with connection.cursor() as cursor:
+            cursor.execute("select who, action from outlive.audit")
+            assert cursor.fetchall() == [("ada (admin)", "cancel")]
+        viewer = User.objects.create_user("eve", is_staff=True)
+        viewer.user_permissions.add(Permission.objects.get(codename="view_job"))
+        self.client.force_login(viewer)
+        self.client.post("/admin/outlive/job/", {**chosen, "_selected_action": [other.id]})
+        assert shown(state="pending") == {other.id}
 
 
 class FlushTests(TransactionTestCase):
@@ -367,6 +396,9 @@ class WorkingTests(TransactionTestCase):
             assert result.finished_at
             raised(ValueError, lambda: result.return_value)  # noqa: B023
         assert "RUNNING" not in done["crash"].errors[0].traceback  # Django's own log line is not the cause.
+        self.client.force_login(User.objects.create_superuser("root"))
+        page = self.client.get(f"/admin/outlive/job/{done['refuse'].id}/change/").content.decode()
+        assert ("in refuse" in page, "ValueError: no: never" in page) == (True, True), page
         said = self.log.read_text()
         assert f"Task id={done['refuse'].id} path=tests.django.tasks.refuse state=FAILED" in said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said

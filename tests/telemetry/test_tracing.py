@@ -149,7 +149,7 @@ def test_each_attempt_has_a_span_with_its_exception_or_its_death(worker, client,
     assert {span.description for span in runs} == {"ValueError: no such thing"}
     (event,) = runs[0].events
     assert event[0] == "exception"
-    assert event[1]["exception.type"] == "ValueError"
+    assert (event[1]["exception.type"], event[1]["exception.message"]) == ("ValueError", "no such thing")
     assert "observed.py" in str(event[1]["exception.stacktrace"])
 
 

@@ -1,21 +1,39 @@
-"""Pages of the admin: read-only lists of jobs, workers and killers, with links to the dashboard."""
+"""Pages of the admin: jobs, killers and workers. Jobs can be retried, cancelled and released, and nothing else changed.
+
+A filter is answered by the search that the dashboard uses, and shows the newest jobs that match.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db import connections
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 from django.db.utils import ProgrammingError
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 
+from outlive import operations, store
 from outlive.django.backend import OutliveBackend, backends
-from outlive.django.models import Job, Killer, Worker
+from outlive.django.models import Attempt, Job, Killer, Request, Worker
+from outlive.django.registry import app_of
+from outlive.model import new_job_id
+from outlive.operations.verbs import CANCEL, RELEASE, RETRY, Tally, Verb, act
+from outlive.statement import Statement
+from outlive.states import State
+from outlive.store import JobFilter
 
+T = TypeVar("T")
 MOST_COUNTED = 10_000
+MOST_FOUND = 1_000
+"""How many jobs a filter shows, and an action takes."""
+MOST_CHOICES = 200
 
 
 class BoundedPaginator(Paginator):
@@ -31,8 +49,62 @@ def _backend() -> OutliveBackend | None:
     return next(iter(backends().values()), None)
 
 
+def _run(backend: OutliveBackend, statement: Statement[T]) -> T:
+    """Run a statement in a transaction of its own."""
+    return app_of(backend).runner.run(statement)
+
+
+def _action(verb: Verb) -> Callable[..., None]:
+    def do(page: admin.ModelAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> None:
+        if (backend := _backend()) is None:
+            return
+        tally, by = Tally(verb), operations.By(f"{request.user} (admin)", new_job_id())
+        ids = list(chosen.values_list("id", flat=True)[:MOST_FOUND])
+        operations.run(act(tally, ids, by), lambda statement: _run(backend, statement))
+        page.message_user(request, str(tally), messages.SUCCESS if tally.changed else messages.WARNING)
+        for one in tally.unchanged:
+            page.message_user(request, f"{one.id} is {one.state}: {one.note}", messages.WARNING)
+
+    do.__name__ = verb.name
+    decorated: Callable[..., None] = admin.action(description=f"{verb.word} jobs", permissions=["operate"])(do)
+    return decorated
+
+
+class _Part(admin.SimpleListFilter):
+    """One part of a filter. `JobAdmin` puts them together: the search takes all of them at once."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class _ByState(_Part):
+    title = parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, page: Any) -> list[tuple[str, str]]:
+        return [(str(state), str(state)) for state in State]
+
+
+class _ByTask(_Part):
+    """The tasks that workers have registered: to find those of all jobs would read every job."""
+
+    title = parameter_name = "task"
+    text = "select distinct name from outlive.tasks order by 1 limit %s"
+
+    def lookups(self, request: HttpRequest, page: Any) -> list[tuple[str, str]]:
+        if (backend := _backend()) is None:
+            return []
+        with connections[backend.database].cursor() as cursor:
+            cursor.execute(self.text, [MOST_CHOICES])
+            return [(name, name) for (name,) in cursor.fetchall()]
+
+
+class _ByQueue(_ByTask):
+    title = parameter_name = "queue"
+    text = "select distinct queue from outlive.tasks where queue is not null order by 1 limit %s"
+
+
 class ReadOnly(admin.ModelAdmin):
-    """A list that shows and changes nothing."""
+    """A list that changes nothing, except by its actions."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -61,6 +133,9 @@ class ReadOnly(admin.ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("outlive.operate_job"))
+
     @admin.display(description="dashboard")
     def dashboard(self, row: Any) -> Any:
         """A link, if OPTIONS["dashboard_url"] is set."""
@@ -74,14 +149,42 @@ class ReadOnly(admin.ModelAdmin):
 class JobAdmin(ReadOnly):
     page = "jobs/{}"
     list_display: ClassVar = ("id", "task", "queue", "status", "attempt", "created_at", "completed_at", "dashboard")
+    list_filter: ClassVar = (_ByState, _ByTask, _ByQueue)
     search_fields: ClassVar = ("=id", "=task")
     search_help_text = "An id or the whole name of a task"
+    actions: ClassVar = [_action(verb) for verb in (RETRY, CANCEL, RELEASE)]
+    fields: ClassVar = (
+        *("id", "task", "queue", "status", "priority", "created_at", "ready_at", "locked_by", "locked_at"),
+        *("completed_at", "held_since", "arguments", "attempts", "dashboard"),
+    )
+    readonly_fields: ClassVar = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        queryset, backend = super().get_queryset(request), _backend()
+        state, task, queue = (request.GET.get(name) for name in ("state", "task", "queue"))
+        if backend is None or not (state or task or queue):
+            return queryset
+        states = tuple(one for one in State if one == state)
+        wanted = JobFilter(states=states, task=task or None, queue=queue or None)
+        return queryset.filter(id__in=_run(backend, store.find_jobs(wanted, limit=MOST_FOUND)).ids)
+
+    def arguments(self, job: Job) -> Any:
+        """As they were enqueued, in JSON."""
+        found = Request.objects.using(job._state.db).annotate(text=Cast("args", TextField())).get(job=job.id)
+        return format_html("<pre>{}</pre>", json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
+
+    def attempts(self, job: Job) -> Any:
+        """Each that has ended: how, and its traceback."""
+        found = Attempt.objects.using(job._state.db).filter(job=job.id).order_by("attempt")
+        rows = ((one.attempt, one.outcome, one.worker, one.ended_at, one.error, one.stack or "") for one in found)
+        return format_html_join("", "<p>{}: {} on {}, {}<br>{}</p><pre>{}</pre>", rows) or "No attempt has ended."
 
 
 @admin.register(Killer)
 class KillerAdmin(ReadOnly):
     page = "jobs/{}"
     list_display: ClassVar = ("id", "task", "outcome", "signal", "quarantined_at", "killed_on", "dashboard")
+    actions: ClassVar = [_action(verb) for verb in (RELEASE, CANCEL)]
 
 
 @admin.register(Worker)

@@ -33,6 +33,7 @@ class Job(models.Model):
         managed = False
         db_table = _VIEW.format("job_states")
         default_permissions: ClassVar = ("view",)
+        permissions: ClassVar = (("operate_job", "Can retry, cancel and release jobs"),)
         ordering: ClassVar = ("-id",)
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from uuid import uuid4
 
+from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from outlive import db, embedded, migrate
@@ -87,9 +88,7 @@ class Databases:
     def _prepared(self, setup: Setup) -> str:
         name = self._copy(self._templates[None])
         setup(with_name(self._url, name))
-        self._admin.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name]
-        )  # A pool may have kept connections, and a template must have none.
+        self._end_own_sessions(name)  # A pool may have kept connections, and a template must have none.
         return name
 
     def _copy(self, template: str) -> str:
@@ -98,7 +97,18 @@ class Databases:
         return name
 
     def _drop(self, name: str) -> None:
-        self._admin.execute(f"drop database if exists {name} with (force)".encode())
+        try:
+            self._admin.execute(f"drop database if exists {name} with (force)".encode())
+        except errors.InsufficientPrivilege:
+            # Only a superuser's FORCE ends autovacuum. Without FORCE the server ends that itself, and waits for others.
+            self._end_own_sessions(name)
+            self._admin.execute(f"drop database if exists {name}".encode())
+
+    def _end_own_sessions(self, name: str) -> None:
+        self._admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and usename = current_user",
+            [name],
+        )
 
     def _drop_left(self) -> None:
         left = {name[: len(self._run)] for name in self._named(self._family)}

@@ -117,5 +117,7 @@ def _kind(end: Ended) -> str:
 
 
 def _exception(end: Ended, at_ns: int) -> list[Event]:
-    found = {"exception.type": _kind(end), "exception.message": end.error, "exception.stacktrace": end.stack}
+    kind, message = _kind(end), end.error or ""
+    message = message.removeprefix(f"{kind}: ") if end.outcome is Outcome.FAILED else message
+    found = {"exception.type": kind, "exception.message": message or None, "exception.stacktrace": end.stack}
     return [Event("exception", at_ns, {key: value for key, value in found.items() if value is not None})]
