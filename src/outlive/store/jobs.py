@@ -56,11 +56,15 @@ def release(ids: Iterable[UUID]) -> list[Change]: ...
 @decoded_by(structs(Change))
 def block(ids: Iterable[UUID], reason: str) -> list[Change]: ...
 @decoded_by(scalar)
-def prune_jobs(ids: Iterable[UUID]) -> int: ...
+def prune_jobs(ids: Iterable[UUID]) -> int:
+    """Delete finished and quarantined jobs. Returns how many."""
+
+
 @decoded_by(nothing)
 def pause_queue(name: str) -> None: ...
 @decoded_by(scalar)
-def resume_queue(name: str) -> bool: ...
+def resume_queue(name: str) -> bool:
+    """False: the queue was not paused."""
 
 
 def prune_finished(

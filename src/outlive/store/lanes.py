@@ -19,7 +19,8 @@ def _unsourced(rows: list[Row]) -> Unsourced:
 
 
 @decoded_by(_unsourced)
-def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Unsourced: ...
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Unsourced:
+    """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
 
 
 def sourced_lanes(

@@ -44,15 +44,24 @@ def _records(rows: list[Row]) -> list[Record]:
 
 
 @decoded_by(lambda rows: {id: State(state) for id, state in rows})
-def statuses(ids: Sequence[UUID]) -> dict[UUID, State]: ...
+def statuses(ids: Sequence[UUID]) -> dict[UUID, State]:
+    """The state of each job that exists."""
+
+
 @decoded_by(_outcomes)
-def outcomes(ids: Sequence[UUID]) -> dict[UUID, JobOutcome]: ...
+def outcomes(ids: Sequence[UUID]) -> dict[UUID, JobOutcome]:
+    """The state of each job that exists, and its last attempt."""
+
+
 @decoded_by(table)
 def job(id: UUID) -> Table: ...
 @decoded_by(lambda rows: list(map(_attempt, rows)))
 def list_attempts(id: UUID) -> list[Attempt]: ...
 @decoded_by(table)
-def list_jobs(ids: Sequence[UUID]) -> Table: ...
+def list_jobs(ids: Sequence[UUID]) -> Table:
+    """What people want to know of these jobs, in this order."""
+
+
 @decoded_by(table)
 def list_stuck(*, limit: int = 100) -> Table: ...
 @decoded_by(scalar)
@@ -81,17 +90,29 @@ def list_records(
 @decoded_by(table)
 def stats() -> Table: ...
 @decoded_by(first_column)
-def unserved_tasks(ids: Sequence[UUID]) -> list[str]: ...
+def unserved_tasks(ids: Sequence[UUID]) -> list[str]:
+    """The tasks of those among these jobs that wait while no active worker can run them."""
+
+
 @decoded_by(as_they_are)
 def unserved_lanes() -> list[Row]: ...
 @decoded_by(table)
 def list_lanes(*, limit: int) -> Table: ...
 @decoded_by(pairs)
-def rates() -> dict[str, float]: ...
+def rates() -> dict[str, float]:
+    """How many attempts ended per second lately, by the state that they gave their job."""
+
+
 @decoded_by(as_they_are)
-def metrics() -> list[Row]: ...
+def metrics() -> list[Row]:
+    """The figures of the whole database, each as the name of its metric, the value of its label, and the figure."""
+
+
 @decoded_by(table)
-def latencies() -> Table: ...
+def latencies() -> Table:
+    """How long attempts took lately, and how long jobs waited for the first one; null: none ended."""
+
+
 @decoded_by(table)
 def job_health() -> Table: ...
 @decoded_by(nothing)

@@ -13,9 +13,15 @@ KEEP_AWAITED_S = 3600.0
 
 
 @decoded_by(nothing)
-def await_jobs(ids: Iterable[UUID], renew_s: float = KEEP_AWAITED_S / 2) -> None: ...
+def await_jobs(ids: Iterable[UUID], renew_s: float = KEEP_AWAITED_S / 2) -> None:
+    """Ask to be notified when these jobs end."""
+
+
 @decoded_by(first_column)
-def awaited_ends(ids: Iterable[UUID]) -> list[UUID]: ...
+def awaited_ends(ids: Iterable[UUID]) -> list[UUID]:
+    """Those of these jobs that have ended or don't exist."""
+
+
 @decoded_by(nothing)
 def prune_awaited(keep_s: float = KEEP_AWAITED_S) -> None: ...
 

@@ -18,15 +18,30 @@ def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
 
 
 @decoded_by(first_column)
-def spread_limits(tasks: Iterable[str]) -> list[str]: ...
+def spread_limits(tasks: Iterable[str]) -> list[str]:
+    """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
+
+
 @decoded_by(lambda rows: Grant(*rows[0]))
-def ask_source(source: str, token: int | None) -> Grant: ...
+def ask_source(source: str, token: int | None) -> Grant:
+    """Ask for one request, in the name of the attempt with this token."""
+
+
 @decoded_by(table)
-def breakers(*, command: bool = True) -> Table: ...
+def breakers(*, command: bool = True) -> Table:
+    """Breakers that opened or closed since the last alert. Each change is returned once. Without a command of its own,
+    the caller leaves them to a living worker that has one.
+    """
+
+
 @decoded_by(any_row)
-def pause_source(name: str) -> bool: ...
+def pause_source(name: str) -> bool:
+    """False: there is no such source."""
+
+
 @decoded_by(any_row)
-def resume_source(name: str) -> bool: ...
+def resume_source(name: str) -> bool:
+    """False: there is no such source."""
 
 
 def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:

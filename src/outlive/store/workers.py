@@ -67,27 +67,54 @@ def register_worker(
 
 
 @decoded_by(nothing)
-def tell_tasks(
-    worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
-) -> None: ...
+def tell_tasks(worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()) -> None:
+    """Which tasks this worker has, so that people learn of jobs that no worker can run; and which schedules its app
+    declares, so that no other worker withdraws them.
+    """
+
+
 @decoded_by(pairs)
 def rival_tasks(worker: UUID) -> dict[str, list[str]]: ...
 @decoded_by(first_column)
-def heartbeat(worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None) -> list[bool]: ...
+def heartbeat(worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None) -> list[bool]:
+    """Whether an operator wants this worker to drain; empty: it was declared dead.
+
+    `trouble` says why it can't start jobs at present. `memory_bytes` is that of all its processes, if it was measured.
+    """
+
+
 @decoded_by(first_column)
-def drain_workers(name: str) -> list[UUID]: ...
+def drain_workers(name: str) -> list[UUID]:
+    """Tell the workers of this name to finish their jobs and stop. Returns them."""
+
+
 @decoded_by(nothing)
 def stop_worker(worker: UUID) -> None: ...
 @decoded_by(any_row)
-def show_life(worker: UUID, key: int) -> bool: ...
+def show_life(worker: UUID, key: int) -> bool:
+    """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
+
+
 @decoded_by(structs(Absent))
-def absent(worker: UUID | None) -> list[Absent]: ...
+def absent(worker: UUID | None) -> list[Absent]:
+    """Workers that don't hold their lock, and this worker itself, if it was declared dead."""
+
+
 @decoded_by(first_column_set)
-def note_missed(workers: Iterable[UUID], *, for_s: float) -> set[UUID]: ...
+def note_missed(workers: Iterable[UUID], *, for_s: float) -> set[UUID]:
+    """Note that these workers show no life. Those of them that have shown none for so long since the server started."""
+
+
 @decoded_by(structs(Dead))
-def untold_deaths(*, within_s: float, batch: int) -> list[Dead]: ...
+def untold_deaths(*, within_s: float, batch: int) -> list[Dead]:
+    """Workers that were declared dead within this time, by whichever reaper, and for which no command was run."""
+
+
 @decoded_by(scalar)
-def slowest(own_s: float) -> float: ...
+def slowest(own_s: float) -> float:
+    """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
+
+
 @decoded_by(scalar)
 def try_lock(name: str) -> bool: ...
 @decoded_by(nothing)
