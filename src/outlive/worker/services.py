@@ -19,9 +19,9 @@ from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
 from outlive.worker.attempts.requests import Cancels, FollowedOutput
 from outlive.worker.claiming.bounds import Bounds
-from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
+from outlive.worker.claiming.wiring import claim_loop
 from outlive.worker.ending.outbox import LATE_SESSIONS, SESSIONS, Outbox
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.leftovers import Leftovers
@@ -76,9 +76,9 @@ class Services:
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
-        self.claims = ClaimLoop(
+        self.claims = claim_loop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
-            tallies=self.tallies, bounds=bounds,
+            tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
         self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, leases)

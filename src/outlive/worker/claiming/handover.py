@@ -1,0 +1,49 @@
+"""Claimed jobs on their way to the slots: known killers are kept from them, and retries get their checkpoints."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from uuid import UUID
+
+from outlive import store
+from outlive.metrics.tallies import Tallies
+from outlive.model import Claimed
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.claiming.lane_finder import Sleep
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+
+_IN_ORDER = attrgetter("priority", "ready_at")
+
+
+class Handover:
+    def __init__(
+        self, worker: UUID, session: Session, sleep: Sleep, *, slots: Slots, leases: Leases, tallies: Tallies | None
+    ) -> None:
+        self._worker, self._session, self._sleep = worker, session, sleep
+        self._slots, self._leases, self._tallies = slots, leases, tallies
+
+    async def begin(self, claimed: list[Claimed], *, asked_at: float, begun: bool) -> None:
+        """Give claimed jobs to the slots. `begun`: the database counts them as begun.
+
+        Leases count from before the claim, so this worker never trusts one for longer than the database does.
+        """
+        if not (jobs := await self._without_known_killers(claimed)):
+            return
+        checkpoints = await self._checkpoints(jobs)
+        self._leases.hold((job.token for job in jobs), since=asked_at)
+        if self._tallies is not None:
+            self._tallies.claimed(jobs, asked_at)
+        self._slots.accept(sorted(jobs, key=_IN_ORDER), checkpoints, marked=begun)
+        await self._sleep.interrupt()
+
+    async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
+        """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
+        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        tokens = [job.token for job in jobs if job.task in asking]
+        quarantined = await self._session.run(store.convict(self._worker, tokens)) if tokens else []
+        return [job for job in jobs if job.id not in quarantined] if quarantined else jobs
+
+    async def _checkpoints(self, jobs: list[Claimed]) -> dict[UUID, bytes]:
+        retried = [job.id for job in jobs if job.attempt > 1]
+        return await self._session.run(store.checkpoints(retried)) if retried else {}

@@ -1,0 +1,54 @@
+"""The parts of the claim loop, put together."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from outlive.config import Config
+from outlive.metrics.tallies import Tallies
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.reconciliation import Reconciliation
+from outlive.worker.claiming.bounds import Bounds
+from outlive.worker.claiming.claims import ClaimLoop
+from outlive.worker.claiming.end_and_claim import EndAndClaim
+from outlive.worker.claiming.handover import Handover
+from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
+from outlive.worker.claiming.sources import SourcedClaim, SourceOutcomes
+from outlive.worker.claiming.suspects import SuspectClaim
+from outlive.worker.ending.outbox import Outbox
+from outlive.worker.processes.slots import Slots
+from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
+
+
+def claim_loop(
+    worker: UUID,
+    config: Config,
+    session: Session,
+    *,
+    slots: Slots,
+    leases: Leases,
+    outbox: Outbox,
+    sources: SourceOutcomes,
+    wake: Wakeup,
+    tallies: Tallies | None,
+    bounds: Bounds,
+) -> ClaimLoop:
+    finder = LaneFinder(session, wake, slots, config.queues)
+    ends = EndAndClaim(worker, session, outbox, finder.lanes)
+    sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
+    return ClaimLoop(
+        session=session,
+        slots=slots,
+        outbox=outbox,
+        wake=wake,
+        bounds=bounds,
+        finder=finder,
+        end_and_claim=ends,
+        sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
+        suspect=SuspectClaim(worker, config, session, slots, finder),
+        outcomes=sources,
+        reconciliation=Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox),
+        handover=Handover(worker, session, sleep, slots=slots, leases=leases, tallies=tallies),
+        sleep=sleep,
+    )
