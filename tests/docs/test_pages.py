@@ -33,11 +33,11 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/check-by-hand.md": {},
     "how-to/dependencies.md": {
         "select distinct outlive.state_of(id)::text from outlive.jobs where task <> 'shop.buy'": ["succeeded"],
-        f"{RESULTS} where task = 'shop.cheapest' order by 1": ["18", "19"],
-        f"{RESULTS} where task = 'shop.announce' order by 1": [
+        f"{RESULTS} where j.task = 'shop.cheapest' order by 1": ["18", "19"],
+        f"{RESULTS} where j.task = 'shop.announce' order by 1": [
             *("all: 16 cents", "me: 18 cents", "them: 19 cents", "you: 0 cents"),
         ],
-        f"{RESULTS} where task = 'shop.apologize'": ["sorry: RuntimeError: nothing is sold for 19"],
+        f"{RESULTS} where j.task = 'shop.apologize'": ["sorry: RuntimeError: nothing is sold for 19"],
     },
     "how-to/limits.md": {
         "select count(*) from outlive.attempts where outcome = 'succeeded'": [14],
