@@ -30,6 +30,38 @@ NOT_FOR_US = {
     "test_refresh_result (tasks.test_tasks.TaskTestCase.test_refresh_result)",
 }
 
+JOBS_TEST = """
+import django
+import pytest
+
+django.setup()
+
+from django.db import transaction
+from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+
+import outlive
+from shop.models import Order
+from shop.tasks import confirm
+
+
+@pytest.fixture
+def database():
+    setup_test_environment()
+    made = setup_databases(verbosity=0, interactive=False)
+    yield
+    teardown_databases(made, verbosity=0)
+
+
+def test_an_order_is_confirmed(database, outlive_jobs):
+    result = confirm.enqueue(Order.objects.create(email="ada@example.org").pk)
+    (ran,) = outlive_jobs.run()
+    result.refresh()
+    assert (ran.task, ran.result, result.status) == ("shop.tasks.confirm", result.return_value, "SUCCESSFUL")
+    with transaction.atomic(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
+        confirm.enqueue(1)
+        outlive_jobs.run()
+"""
+
 
 def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url):
     said = run_tests(empty_database_url, *SUITE)
@@ -72,6 +104,15 @@ def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_s
     manage("outlive", "enqueue", "shop.tasks.later", "[]")
     manage("outlive_worker", "--batch", "--exclude-queues", "mail")  # It returns.
     assert succeeded() == 2
+
+
+def test_the_fixture_outlive_jobs_runs_the_tasks_of_django_too(empty_database_url, tmp_path):
+    (tmp_path / "test_shop.py").write_text(JOBS_TEST)
+    ours = {"PYTHONPATH": f"{PROJECT}{os.pathsep}{ROOT / 'src'}", "DJANGO_SETTINGS_MODULE": "project.settings"}
+    words: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
+    environ = {**os.environ, **environment(empty_database_url), **ours, "OUTLIVE_TEST_DATABASE_URL": empty_database_url}
+    ran = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, check=False)
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def interpreter(version: str) -> str:

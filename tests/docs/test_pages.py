@@ -31,6 +31,7 @@ RUN: dict[str, dict[str, list[object]]] = {
         ],
     },
     "how-to/check-by-hand.md": {},
+    "how-to/checkpoints.md": {"select count(*)::int from outlive.attempts": [2]},
     "how-to/dependencies.md": {
         "select distinct outlive.state_of(id)::text from outlive.jobs where task <> 'shop.buy'": ["succeeded"],
         f"{RESULTS} where j.task = 'shop.cheapest' order by 1": ["18", "19"],
@@ -69,6 +70,10 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/test.md": {},
     "how-to/tune.md": {},
     "how-to/upgrade.md": {},
+    "how-to/waiting.md": {
+        "select count(*)::int from outlive.jobs where task = 'shop.send'": [1],
+        f"{RESULTS} where j.task = 'shop.watch' order by 1": ["delivered", "on its way", "on its way"],
+    },
 }
 """The pages that any database will do for, and what queries find there after the page."""
 ROLES = ("shop_worker", "shop_web", "shop_charts")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 import pytest
@@ -31,6 +32,9 @@ from outlive.statement import Statement
 from outlive.states import FAULTS, Outcome, State
 from outlive.validation import Duration
 from outlive.worker.fleet.schedules import Plan
+
+if TYPE_CHECKING:
+    from outlive.pytest.of_django import DjangoWorkers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,12 +67,15 @@ class Jobs:
         self._connection = db.connect(url, db.PINNED)
         self._clock = Clock(self._connection)
         self._inline: Inline | None = None
+        self._django: DjangoWorkers | None = None
         self._registered: list[object] = []
         self._declared: list[object] = []
         self._declare()  # Their times count from now on.
 
     def close(self) -> None:
         self._connection.close()
+        if self._django is not None:
+            self._django.close()
 
     # Running
 
@@ -105,7 +112,22 @@ class Jobs:
         return ran
 
     def _run_inline(self, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
-        worker = self._inline = self._inline or Inline(self._connection, self._tasks)
+        self._inline = self._inline or Inline(self._connection, self._tasks)
+        ran: list[Ran] = []
+        for worker in (self._inline, *self._of_django()):
+            ran += self._run_in(worker, queues, raising=raising, limit=limit - len(ran))
+        return ran
+
+    def _of_django(self) -> Iterator[Inline]:
+        """Workers for the tasks of Django, if this process has enqueued any: those are in Django's own database."""
+        if "outlive.django.registry" not in sys.modules:
+            return iter(())
+        from outlive.pytest.of_django import DjangoWorkers  # Not at the top: few tests have Django.
+
+        self._django = self._django or DjangoWorkers()
+        return self._django.all()
+
+    def _run_in(self, worker: Inline, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
         worker.take_ran()
         ran: list[Ran] = []
         while (one := worker.run_one(queues)) is not None:
