@@ -59,11 +59,43 @@ WORDS: dict[str, dict[str, Word]] = {
 """By system. A word that two systems have means the same option in both."""
 
 
+LEFT_OUT = {
+    "bind": "leave it out: outlive.current() is the job, inside of it",
+    "ignore_result": "leave it out: a job without a return value stores nothing; keep_finished=… limits the rest",
+    "retry_jitter": "leave it out: each delay is shortened at random by up to half",
+}
+"""What Celery has an option for, and outlive needs none."""
+ATTRIBUTES = {
+    "delay": "write task.enqueue(…)",
+    "apply_async": "write task.enqueue(…), with options task.using(delay=…).enqueue(…)",
+    "s": "write task.job(…): outlive.chain and outlive.group take it, and outlive.result_of the result of another",
+    "si": "write task.job(…): outlive.chain and outlive.group take it",
+    "signature": "write task.job(…): outlive.chain and outlive.group take it",
+    "retry": "raise outlive.Retry(after=…) in the task",
+    "send": "write task.enqueue(…)",
+    "defer": "write task.enqueue(…)",
+}
+"""What the tasks of other systems have."""
+
+
+def of_attribute(name: str) -> str:
+    """What to say about an attribute that a task does not have."""
+    hint = ATTRIBUTES.get(name)
+    celery = (
+        " (outlive.celery has it, for code that moves from Celery)"
+        if name in ("delay", "apply_async", "s", "si")
+        else ""
+    )
+    return f"a task has no {name}" + (f": {hint}{celery}" if hint else "")
+
+
 def suggestion(name: str, names: Collection[str]) -> str | None:
     """What to write in place of `name` where the options `names` are taken; None if the table does not have it.
 
     An option of outlive may be in the wrong place: `fetch.enqueue(url, delay=5)`.
     """
+    if name in LEFT_OUT:
+        return LEFT_OUT[name]
     every = {word: found for words in WORDS.values() for word, found in words.items()}
     ours = {found.option: found for found in every.values()}
     found = every.get(name) or ours.get(name)

@@ -149,6 +149,44 @@ def test_what_no_worker_could_run_is_refused_where_it_is_declared(function, sent
         outlive.App().task(function)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bind": True}, "unknown option bind; leave it out: outlive.current"),
+        ({"ignore_result": True}, "leave it out: a job without a return value stores nothing"),
+        ({"retry_jitter": True}, "leave it out: each delay is shortened at random"),
+        ({"link_error": plain}, r"use task.using\(on_failed=…\)"),
+    ],
+)
+def test_options_of_celery_are_refused_with_what_to_write(options, sentence):
+    with pytest.raises(outlive.ConfigError, match=sentence):
+        outlive.App().task(**options)
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "s", "si", "signature", "retry", "send", "defer"])
+def test_calls_of_other_systems_say_what_to_write(name):
+    with pytest.raises(AttributeError, match=rf"a task has no {name}: (write task\.|raise outlive.Retry)"):
+        getattr(add, name)
+    assert not hasattr(add, "dealy")
+
+
+def test_a_call_is_no_step_of_a_chain():
+    with pytest.raises(outlive.ConfigError, match=r"a step is 3: .*f\.job\(1\) is a job for later, and f\(1\) calls"):
+        outlive.chain(add(1, 2))  # type: ignore[call-overload]
+
+
+def test_a_name_is_no_database():
+    with pytest.raises(outlive.ConfigError, match=r"'shop' is not the address of a database: write App\(\)"):
+        outlive.App("shop")
+    for address in ("postgresql://localhost/shop", "dbname=shop"):
+        assert outlive.App(address).settings["database_url"] == address
+
+
+def test_a_word_for_a_cron_expression_is_refused_with_the_expression():
+    with pytest.raises(outlive.ConfigError, match=r"'@daily'.*, which is '0 0 \* \* \*'"):
+        outlive.App().schedule("@daily")
+
+
 def test_a_function_inside_another_needs_a_name():
     def inner() -> None: ...
 

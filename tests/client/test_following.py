@@ -99,6 +99,29 @@ def test_a_cancelled_job_is_cancelled_once(app):
         first.result(timeout=0)
 
 
+def test_a_job_is_retried_and_released_as_by_an_operator(app, queue):
+    job = add.enqueue(1)
+    assert (job.retry(), job.release()) == (False, False)
+    queue.run_job(job.id, Outcome.FAILED, error="no", final=True)
+    assert (job.retry(), job.status()) == (True, State.PENDING)
+    queue.run(store.block([job.id], "look at it"))
+    assert (job.release(), job.status()) == (True, State.PENDING)
+    assert in_a_loop(app, job.aretry(), job.arelease(), job.acancel(), job.aretry()) == [False, False, True, True]
+    with pytest.raises(outlive.JobNotFound):
+        app.get_job(WORKER).retry()
+
+
+def test_a_queue_is_paused_and_resumed(app, queue):
+    mail = app.queue("mail")
+    paused = "select name from outlive.queues where paused_at is not null"
+    mail.pause()
+    assert queue.values(paused) == ["mail"]
+    assert (mail.resume(), mail.resume(), queue.values(paused)) == (True, False, [])
+    assert in_a_loop(app, mail.apause(), mail.aresume(), mail.aresume()) == [None, True, False]
+    with pytest.raises(outlive.ConfigError, match="the name of a queue is ''"):
+        app.queue("")
+
+
 def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app, queue):
     job = add.enqueue(1)
     claimed = queue.claim_job(job.id)

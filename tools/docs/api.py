@@ -15,11 +15,11 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import cache, declaring, schedule, source, task
+from outlive.client import cache, declaring, queue, schedule, source, task
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
-    "Jobs and their results": ["Job", "gather", "agather"],
+    "Jobs and their results": ["Job", "gather", "agather", "Queue"],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": ["current", "Context", "Retry", "Fail", "Cancel", "Stopped", "NoJob"],
     "Sources and records": ["Source", "Request", "Cache", "SourcePaused", "SourceBusy", "Record", "dedupe_key"],
@@ -32,6 +32,7 @@ SECTIONS: dict[str, list[str]] = {
 """Every name, in the order of the page. Errors that are not listed here follow in a section of their own."""
 BESIDE: dict[str, Any] = {
     "BoundJob": task.BoundJob,
+    "Queue": queue.Queue,
     "Request": source.Request,
     "Cache": cache.Cache,
     **{name: getattr(pytest, name) for name in ("Jobs", "Ran", "Enqueued")},

@@ -6,6 +6,7 @@ An app is lazy: it reads no settings and opens no connection before it needs the
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,7 @@ from outlive.client import declaring, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.job import Job
+from outlive.client.queue import Queue
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
@@ -65,6 +67,11 @@ class App:
         }
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
+        if database_url and not re.search(r"[=:/]", database_url):
+            raise ConfigError(
+                f"{database_url!r} is not the address of a database: write App() with OUTLIVE_DATABASE_URL in the "
+                "environment, or App('postgresql://…'). An app needs no name; service=… names the one of its workers"
+            )
         self.settings = configuration.in_code({"database_url": database_url, **settings})
         """The settings that are given in code."""
         self._config: Config | None = None
@@ -180,6 +187,10 @@ class App:
     def get_job(self, id: UUID | str) -> Job[Any]:
         """A handle on a job by its id, which may be text. It does not ask the database."""
         return Job(validation.uuid("id", id), self)
+
+    def queue(self, name: str) -> Queue:
+        """A handle on a queue by its name. It does not ask the database."""
+        return Queue(validation.identifier("the name of a queue", name), self.runner)
 
     def get_batch(self, id: UUID) -> Batch:
         """A handle on a batch by its id. It does not ask the database."""

@@ -1,4 +1,4 @@
-"""A handle on a job: its state, its result, and cancelling it; and the results of many jobs."""
+"""A handle on a job: its state, its result, and what operators do with it; and the results of many jobs."""
 
 from __future__ import annotations
 
@@ -46,18 +46,35 @@ class Job(Generic[R]):
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
-        return self._cancelled(self._app.runner.run(store.cancel([self.id])))
+        return self._changed(self._app.runner.run(store.cancel([self.id])))
 
     async def acancel(self) -> bool:
         """The async twin of `cancel`."""
-        return self._cancelled(await self._app.runner.arun(store.cancel([self.id])))
+        return self._changed(await self._app.runner.arun(store.cancel([self.id])))
+
+    def retry(self) -> bool:
+        """Run the job again now, with all counters at zero. False unless it has failed, was cancelled or waits for its
+        next try."""
+        return self._changed(self._app.runner.run(store.retry([self.id])))
+
+    async def aretry(self) -> bool:
+        """The async twin of `retry`."""
+        return self._changed(await self._app.runner.arun(store.retry([self.id])))
+
+    def release(self) -> bool:
+        """Let the job out of quarantine, or let a blocked one run. False if it is neither."""
+        return self._changed(self._app.runner.run(store.release([self.id])))
+
+    async def arelease(self) -> bool:
+        """The async twin of `release`."""
+        return self._changed(await self._app.runner.arun(store.release([self.id])))
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:
             raise no_job(self.id)
         return states[self.id]
 
-    def _cancelled(self, changes: list[Change]) -> bool:
+    def _changed(self, changes: list[Change]) -> bool:
         if not changes:
             raise no_job(self.id)
         return changes[0].changed

@@ -178,7 +178,8 @@ def _linked(step: Step, after: list[UUID], on_failure: OnFailure | None) -> tupl
         case Sequence() if not isinstance(step, str | bytes):
             sides = [_linked(one, after, on_failure) for one in step]
             return [job for jobs, _ in sides for job in jobs], [id for _, last in sides for id in last] or after
-    raise refused("a step", step, "a task.job(…), a tuple of steps in their order, or a list of steps side by side")
+    must_be = "a task.job(…), a tuple of steps in their order, or a list of steps side by side"
+    raise refused("a step", step, f"{must_be}. f.job(1) is a job for later, and f(1) calls the function here and now")
 
 
 def _shaped(step: Step, handles: Iterator[Job[Any]]) -> object:

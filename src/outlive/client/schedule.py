@@ -30,6 +30,14 @@ MAX_JITTER_S = 86400.0
 YEARS = range(2000, 9000)
 """The years that workers and the database can compute with."""
 
+_WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _CRON = re.compile(r"([0-9A-Z*,/#-]+ +){4,5}[0-9A-Z*,/#-]+", re.IGNORECASE)
 
 
@@ -79,7 +87,8 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         raise ConfigError("@app.schedule takes either a cron expression or every=…: give exactly one of them")
     if cron is not None and not (isinstance(cron, str) and len(cron) <= MAX_CRON and _CRON.fullmatch(cron.strip())):
         must_be = "a cron expression: minute, hour, day of month, month and day of week, as in '*/5 * * * *'"
-        raise refused("the schedule", cron, must_be)
+        known_as = f", which is {_WORDS[cron]!r}" if cron in _WORDS else ""
+        raise refused("the schedule", cron, must_be + known_as)
     starts_at, ends_at = fields.get("starts_at"), fields.get("ends_at")
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
         raise ConfigError(f"end is {ends_at}, before start, {starts_at}: the schedule would never fire")

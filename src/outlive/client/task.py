@@ -126,6 +126,13 @@ class Task(Generic[P, C, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
+    if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> object:
+            from outlive import foreign_options  # Not at the top: only an error needs it.
+
+            raise AttributeError(foreign_options.of_attribute(name))
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
