@@ -159,7 +159,7 @@ def test_an_active_worker_is_seen_now_and_a_dead_one_at_its_last_heartbeat(cli, 
         line.split()[0]: line.split() for line in cli("workers").out.splitlines() if line.startswith(("alive", "dead"))
     }
     assert lines["alive"][-1] == "now"
-    assert lines["dead"][-3:] == ["13", "s", "ago"]
+    assert 13 <= float(lines["dead"][-3]) < 26
 
 
 @pytest.mark.parametrize(("per_s", "shown"), [(0.0123, "0.0123"), (2.5, "2.5"), (99.96, "100"), (1312.4, "1,312")])

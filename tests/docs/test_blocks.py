@@ -30,8 +30,8 @@ OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday"}
 """The words of `./run` that are not commands of outlive."""
 OF_THE_LAB = {"bench", "gameday"}
 """Pages about commands of the lab, with its options."""
-OTHERS = {"--shm-size", "--backend", "--outlive-database-url", "--max-tasks-per-child"}
-"""Options of Docker, of `manage.py outlive_worker`, of the plugin for pytest, and of Celery."""
+OTHERS = {"--shm-size", "--backend", "--plan", "--outlive-database-url", "--max-tasks-per-child"}
+"""Options of Docker, of `manage.py`, of the plugin for pytest, and of Celery."""
 
 
 def test_a_test_runs_each_page_unless_all_its_code_is_for_readers():
