@@ -30,7 +30,15 @@ OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday"}
 """The words of `./run` that are not commands of outlive."""
 OF_THE_LAB = {"bench", "gameday"}
 """Pages about commands of the lab, with its options."""
-OTHERS = {"--shm-size", "--backend", "--plan", "--outlive-database-url", "--max-tasks-per-child"}
+OTHERS = {
+    "--shm-size",
+    "--backend",
+    "--plan",
+    "--exclude-queues",
+    "--noreload",
+    "--outlive-database-url",
+    "--max-tasks-per-child",
+}
 """Options of Docker, of `manage.py`, of the plugin for pytest, and of Celery."""
 
 
