@@ -14,7 +14,7 @@ from tests.driving.making import KILLED, WORKER, links, new_worker
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
-    "kills_by_others on_failed expires_at waits_for needed_by attempts running result"
+    "kills_by_others on_failed expires_at waits_for waited_for needed_by attempts running result"
 )
 ATTEMPT_KEYS = (
     "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at "
@@ -103,6 +103,16 @@ def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli, queue):
     assert shown["waits_for"]["first"][0] == {"id": str(failed), "state": "failed"}
     assert shown["needed_by"] == {"jobs": 1, "first": [str(last)]}
     assert [row["id"] for row in cli("jobs", "--state", "blocked", "--json").json] == [str(last), str(job)]
+
+
+def test_show_tells_what_a_finished_job_has_waited_for(cli, queue):
+    needed = [queue.make(), queue.make()]
+    job = queue.make(links=msgspec.json.encode({"after": needed}))
+    for one in (*needed, job):
+        queue.run_job(one)
+    queue.run(store.prune_jobs([needed[1]]))
+    first, second = needed
+    assert f"waited for 2 jobs: {first} (succeeded), {second} (deleted)" in " ".join(cli("show", job).out.split("\n"))
 
 
 def test_show_names_the_jobs_whose_results_are_arguments_and_what_follows_a_failure_and_when_it_expires(cli, queue):

@@ -1,5 +1,6 @@
 """Who may look and who may act."""
 
+import html
 import re
 from uuid import UUID
 
@@ -37,6 +38,18 @@ def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboar
     assert "SameSite=strict" in cookie
     assert OPERATOR not in cookie
     assert browser.get("/jobs?state=failed").status_code == 200
+
+
+def test_a_link_without_a_session_leads_to_its_page_after_the_login(dashboard):
+    browser = dashboard.browser()
+    asked = browser.get("/jobs?state=failed&text=a%26b").text
+    (there,) = map(html.unescape, re.findall('name="back" value="(.*?)"', asked))
+    assert there == "/jobs?state=failed&text=a%26b"
+    wrong = browser.post("/login", token="wrong", back=there)
+    assert f'value="{html.escape(there)}"' in wrong.text
+    assert browser.post("/login", token=VIEWER, back=there).headers["location"] == there
+    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example"):
+        assert browser.post("/login", token=VIEWER, back=elsewhere).headers["location"] == "/"
 
 
 def test_a_forged_or_expired_session_is_refused(dashboard):
@@ -160,6 +173,20 @@ def test_metrics_need_a_token_and_probes_need_none(dashboard):
     statuses = {stranger.get("/metrics", authorization="Bearer wrong").status_code for _ in range(10)}
     assert statuses == {401, 429}
     assert stranger.get("/metrics", authorization=f"Bearer {OPERATOR}").status_code == 200
+
+
+@pytest.mark.parametrize("change", ["set version = version - 1", "set version = version + 1"])
+def test_it_is_not_ready_for_the_schema_of_another_version(dashboard, queue, change):
+    assert dashboard.get("/readyz").status_code == 200
+    queue.execute(f"update outlive.schema_version {change}")
+    answer = dashboard.browser().get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "the database does not have the schema of this version")
+    assert dashboard.get("/healthz").status_code == 200
+
+
+def test_it_is_not_ready_without_a_schema(dashboard, queue):
+    queue.execute("drop schema outlive cascade")
+    assert dashboard.browser().get("/readyz").status_code == 503
 
 
 def test_a_page_can_write_nothing(dashboard):

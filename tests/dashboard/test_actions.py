@@ -1,5 +1,6 @@
 """What operators do on the dashboard: asked first, proved, written to the audit."""
 
+import re
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -33,6 +34,20 @@ def test_a_question_names_the_number_of_jobs(dashboard, queue):
     assert all(part in shown for part in ("A job runs again", "State failed", "Task import", "Since 2 h ago"))
     assert dashboard.get("/confirm?action=prune_all&task=import").status_code == 400
     assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
+
+
+def test_a_question_lists_the_first_ten_jobs(dashboard, queue):
+    jobs = [queue.make_finished(Outcome.FAILED, task="import") for _ in range(12)]
+    spared = queue.make_finished(Outcome.FAILED, task="other")
+
+    def listed(query: str) -> list[str]:
+        return re.findall(r'<li><a class="id" href="/jobs/([\w-]+)"', dashboard.get(f"/confirm?{query}").text)
+
+    assert listed("action=retry_all&task=import") == [str(job) for job in reversed(jobs)][:10]
+    assert listed(f"action=retry&id={jobs[0]}&id={spared}") == [str(jobs[0]), str(spared)]
+    assert listed(f"action=retry&id={jobs[0]}") == []
+    assert "These are the first 10." in words(dashboard.get("/confirm?action=retry_all&task=import"))
+    assert "These are the first" not in words(dashboard.get("/confirm?action=retry_all&task=other"))
 
 
 def test_without_a_job_there_is_no_question_and_the_list_says_so(dashboard, queue):

@@ -197,6 +197,16 @@ def test_an_operator_acts_on_one_job_on_selected_ones_and_on_all_that_match(page
         assert queue.state_of(spared) == before
 
 
+def test_back_after_an_action_leads_to_its_list_and_not_to_the_question(page, queue):
+    job = queue.make(task="once")
+    page.goto("/jobs?task=once")
+    page.check(f"input[value='{job}']")
+    act(page, page.locator("button[value=cancel]"), "Cancel 1 job?", "1 job cancelled")
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Jobs")
+    expect(page.locator(f"#j-{job}")).to_contain_text("cancelled")
+
+
 def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_question(page, connection):
     connection.make(queue="slow")
     connection.register_worker(new_worker(), name="leaver")

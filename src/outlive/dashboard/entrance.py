@@ -10,6 +10,9 @@ from outlive.dashboard.access import ATTEMPTS, Access, Role
 from outlive.dashboard.people import People, Person
 from outlive.dashboard.proxy import USER
 
+PERSON, TROUBLE = "outlive.person", "outlive.trouble"
+"""The keys in the scope of a request: who it comes from, or why that is not known."""
+
 _log = logging.getLogger("outlive.dashboard")
 
 
@@ -55,6 +58,14 @@ class Entrance:
         more = last if self._access.attempts.too_many(address) else ""
         _log.warning("a wrong token was given by %s%s", address, more)
         raise WrongToken("This token is wrong.", 401)
+
+
+def person_of(connection: HTTPConnection) -> Person | None:
+    """Who the request comes from. Raises if the database, which has to say so, does not answer."""
+    if error := connection.scope.get(TROUBLE):
+        raise error
+    found: Person | None = connection.scope.get(PERSON)
+    return found
 
 
 def address_of(connection: HTTPConnection) -> str:

@@ -18,27 +18,25 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from outlive import db, errors, store
+from outlive import db, errors
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
 from outlive.dashboard.database import Away, Database
-from outlive.dashboard.entrance import Entrance, WrongToken, address_of
+from outlive.dashboard.entrance import PERSON, TROUBLE, Entrance, WrongToken, address_of, person_of
 from outlive.dashboard.history import History
 from outlive.dashboard.live import Full, Live
 from outlive.dashboard.people import People, Person
+from outlive.dashboard.probes import Probes
 from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.searches import Searches
 from outlive.dashboard.shield import Shield
 from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
 from outlive.errors import BadArguments, BatchNotFound, ConfigError, DatabaseBusy, JobNotFound, OutliveError
-from outlive.metrics import exposition
 from outlive.metrics.database import DatabaseMetrics
 from outlive.model import new_job_id
 
 KEPT = 200
-PERSON, TROUBLE = "outlive.person", "outlive.trouble"
-"""The keys in the scope of a request: who it comes from, or why that is not known."""
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -81,9 +79,7 @@ class Site:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/act", self._act, methods=["POST"]),
-            Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/healthz", self._is_well, methods=["GET"]),
-            Route("/readyz", self._is_ready, methods=["GET"]),
+            *Probes(self).routes(),
         ]
         for page in pages:
             routes.append(Route(page.path, self._page(page), methods=["GET"]))
@@ -147,7 +143,7 @@ class Site:
 
     def _stream(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def send(request: Request) -> Response:
-            person = _person(request)
+            person = person_of(request)
             if person is None:
                 return PlainTextResponse("log in first", 401)
             visit = self._visit(request, page)
@@ -174,7 +170,7 @@ class Site:
                 yield event
 
     def _visit(self, request: Request, page: Page) -> Visit:
-        person = _person(request)
+        person = person_of(request)
         assert person is not None
         path = tuple((key, str(value)) for key, value in request.path_params.items())
         return Visit(page, person.role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
@@ -205,47 +201,11 @@ class Site:
         again = {"refresh": "3"} if status == 503 and request.method == "GET" else {}
         return HTMLResponse(html, status, headers=again)
 
-    # Metrics, and probes, which need no token
-
-    async def _metrics(self, request: Request) -> Response:
-        """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""
-        if _person(request) is None and (refused := await self._without_bearer(request)):
-            return refused
-        try:
-            text = await self.metrics.text()
-        except ModuleNotFoundError:
-            return PlainTextResponse("metrics need another extra: pip install 'outlive[metrics]'", 501)
-        if not text:
-            return PlainTextResponse("the database does not answer", 503)
-        return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
-
-    async def _without_bearer(self, request: Request) -> Response | None:
-        """The answer to a request whose header Authorization has no token of this dashboard."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        words, status = "send a token of this dashboard: Authorization: Bearer TOKEN", 401
-        try:
-            if scheme.lower() == "bearer" and token.strip():
-                await self.entrance.admit(request, token.strip())
-                return None
-        except WrongToken as error:
-            words, status = str(error), error.status
-        return PlainTextResponse(words, status, headers={"www-authenticate": "Bearer"})
-
-    async def _is_well(self, request: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def _is_ready(self, request: Request) -> Response:
-        try:
-            await self.database.run(store.clock())
-        except OutliveError:
-            return PlainTextResponse("the database does not answer", 503)
-        return PlainTextResponse("ok")
-
     # Actions
 
     async def _act(self, request: Request) -> Response:
         _expect_own_page(request)
-        if (person := _person(request)) is None:
+        if (person := person_of(request)) is None:
             return self._ask(request, 401)
         given = await fields(request)
         values = dict(given)
@@ -280,29 +240,31 @@ class Site:
 
     async def _unknown(self, request: Request) -> Response | None:
         """The answer to a request without a session: exchange the token of a link for a cookie, or ask for one."""
+        query = request.url.remove_query_params("token").query
+        here = f"{_below(request)}?{query}" if query else _below(request)
         if token := request.query_params.get("token"):
-            there = str(request.url.remove_query_params("token").replace(scheme="", netloc=""))
             if is_embedded_elsewhere(request):
                 raise Refused("This link was opened by a page of another site.")
-            return await self._let_in(request, token, there)
-        if _person(request) is not None:
+            return await self._let_in(request, token, here)
+        if person_of(request) is not None:
             return None
-        response = self._ask(request, 401)
+        response = self._ask(request, 401, back=here)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link on another site: the browser keeps our strict cookie back, and sends it when it asks once more.
             response.headers["refresh"] = "0"
         return response
 
-    def _ask(self, request: Request, status: int, words: str = "") -> Response:
-        found = {"title": "Log in", "words": words, "live": None, "at": Links(_root(request))}
+    def _ask(self, request: Request, status: int, words: str = "", *, back: str = "/") -> Response:
+        """Ask for a token. The page `back` follows."""
+        found = {"title": "Log in", "words": words, "back": back, "live": None, "at": Links(_root(request))}
         return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "person": None}), status)
 
-    async def _let_in(self, request: Request, token: str, there: str) -> Response:
+    async def _let_in(self, request: Request, token: str, back: str) -> Response:
         try:
             person = await self.entrance.admit(request, token)
         except WrongToken as error:
-            return self._ask(request, error.status, str(error))
-        response = RedirectResponse(inside(there), 303)
+            return self._ask(request, error.status, str(error), back=back)
+        response = RedirectResponse(_root(request) + inside(back), 303)
         response.set_cookie(
             self.access.cookie,
             self.access.session(person.key),
@@ -315,11 +277,11 @@ class Site:
         return response
 
     async def _login(self, request: Request) -> Response:
-        home = Links(_root(request))()
         if request.method == "GET":
             return self._ask(request, 200)
         _expect_own_page(request)
-        return await self._let_in(request, dict(await fields(request)).get("token", "").strip(), home)
+        given = dict(await fields(request))
+        return await self._let_in(request, given.get("token", "").strip(), given.get("back", "/"))
 
     async def _logout(self, request: Request) -> Response:
         _expect_own_page(request)
@@ -379,14 +341,6 @@ def _expect_own_page(request: Request) -> None:
     """Refuse a write that does not come from a page of this dashboard."""
     if why := refusal(request):
         raise Refused(why)
-
-
-def _person(request: Request) -> Person | None:
-    """Who the request comes from. Raises if the database, which has to say so, does not answer."""
-    if error := request.scope.get(TROUBLE):
-        raise error
-    found: Person | None = request.scope.get(PERSON)
-    return found
 
 
 def _root(request: Request) -> str:

@@ -81,7 +81,7 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "counted", [", ".join(counters)]
     if job["held_details"]:
         yield "held", ["since ", job["held_since"], f": {job['held_details']}"]
-    for name in ("waits_for", "needed_by"):
+    for name in ("waits_for" if job["waits_for"] else "waited_for", "needed_by"):
         if job[name]:
             yield name.replace("_", " "), [*_others(job, name)]
     if job["kills"]:

@@ -14,7 +14,7 @@ from uuid import UUID
 from outlive.dashboard.access import Role
 from outlive.dashboard.actions.batches import CancelBatch, CloseBatch
 from outlive.dashboard.actions.controls import Operate, SetRate
-from outlive.dashboard.actions.jobs import ActOnMatching, ActOnSelected
+from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
 from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
@@ -40,7 +40,7 @@ async def confirm(site: Site, visit: Visit) -> Mapping[str, Any]:
         question = await action_in(visit.query).question(site)
     except NothingToDo as reason:
         raise Elsewhere(str(reason), back) from None
-    return {"title": "Confirm", "back": back, "question": question}
+    return {"title": "Confirm", "back": back, "question": question, "most": LISTED}
 
 
 async def perform(site: Site, fields: Fields, who: str) -> UUID:

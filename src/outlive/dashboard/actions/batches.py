@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outlive import store
+from outlive.dashboard.actions.jobs import first_of
 from outlive.dashboard.actions.questions import NothingToDo, Question, wait_a_moment_for
 from outlive.errors import BadArguments
 from outlive.humanize import counted
 from outlive.operations import By, controls
 from outlive.operations.controls import audited
 from outlive.operations.verbs import CANCEL
+from outlive.store import JobFilter
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -45,7 +47,8 @@ class CancelBatch:
         if not batch["unfinished"]:
             raise NothingToDo("No job of this batch can be cancelled: all have ended.")
         jobs = counted(batch["unfinished"], "job")
-        return Question(f"Cancel {jobs} of this batch?", CANCEL.note, _facts(batch))
+        first = await first_of(site, JobFilter(batch=batch["id"], states=CANCEL.takes))
+        return Question(f"Cancel {jobs} of this batch?", CANCEL.note, _facts(batch), jobs=first)
 
     async def perform(self, site: Site, by: By) -> None:
         batch = await _find(site, self.id)

@@ -16,11 +16,15 @@ from outlive.operations import By, selection, verbs
 from outlive.operations.selection import Count
 from outlive.operations.verbs import PRUNE, Tally, Verb
 from outlive.store import JobFilter
+from outlive.store.statements import Table
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 COUNT_S = 0.5
+FIND_S = 0.2
+LISTED = 10
+"""How many jobs a question names."""
 FACTS = (("Task", "task"), ("Job", "id"), ("State", "state"))
 
 
@@ -32,12 +36,11 @@ class ActOnSelected:
     async def question(self, site: Site) -> Question:
         if not self.ids:
             raise NothingToDo("No job was selected.")
-        facts = await self._facts_of_the_job(site) if len(self.ids) == 1 else []
-        return _question(self.verb, Count(len(self.ids), more=False), facts)
-
-    async def _facts_of_the_job(self, site: Site) -> list[tuple[str, str]]:
-        jobs = await site.database.run(store.list_jobs(self.ids))
-        return [(label, str(job[column])) for job in jobs for label, column in FACTS]
+        jobs = await site.database.run(store.list_jobs(self.ids[:LISTED]))
+        if len(self.ids) > 1:
+            return _question(self.verb, Count(len(self.ids)), jobs=jobs)
+        facts = [(label, str(job[column])) for job in jobs for label, column in FACTS]
+        return _question(self.verb, Count(1), facts)
 
     async def perform(self, site: Site, by: By) -> None:
         await _act(site, self.verb, self.ids, by)
@@ -53,14 +56,21 @@ class ActOnMatching:
         if not count.jobs:
             raise NothingToDo(f"No job that matches can be {self.verb.past}.")
         parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(self.wanted).items()]
-        return _question(self.verb, count, [(label.capitalize(), words) for label, words in parts])
+        facts = [(label.capitalize(), words) for label, words in parts]
+        return _question(self.verb, count, facts, await first_of(site, self.wanted))
 
     async def perform(self, site: Site, by: By) -> None:
         await _act(site, self.verb, self.wanted, by)
 
 
-def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]]) -> Question:
-    return Question(f"{verb.word} {count}?", verb.note, facts, danger=verb is PRUNE)
+async def first_of(site: Site, wanted: JobFilter) -> Table:
+    """The first jobs that match, as far as they are found at once."""
+    found = await site.database.do(selection.page(wanted, limit=LISTED, patience_s=FIND_S))
+    return await site.database.run(store.list_jobs(found.ids))
+
+
+def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]] = (), jobs: Table | None = None) -> Question:
+    return Question(f"{verb.word} {count}?", verb.note, facts, danger=verb is PRUNE, jobs=jobs or ())
 
 
 async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,13 +21,16 @@ class NothingToDo(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the page `/confirm` shows. `rate` is the present rate of a source, for an action that takes a new one."""
+    """What the page `/confirm` shows. `jobs` are the first jobs that it concerns, if there are several. `rate` is the
+    present rate of a source, for an action that takes a new one.
+    """
 
     words: str
     note: str
     facts: Sequence[tuple[str, str]] = ()
     danger: bool = False
     rate: str | None = None
+    jobs: Sequence[Mapping[str, Any]] = ()
 
 
 class Action(Protocol):

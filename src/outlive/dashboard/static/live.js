@@ -134,7 +134,15 @@ function say(words) {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
 addEventListener("pagehide", disconnect);
-addEventListener("pageshow", connect);
+addEventListener("pageshow", (event) => {
+  // A page that the browser has kept shows what was there, and only a live one catches up.
+  if (event.persisted && !document.body.dataset.live) location.reload();
+  else connect();
+});
+
+// A question that was answered is not asked again: Back leads to the page before it.
+const asked = find("form[data-back]");
+if (asked) asked.addEventListener("submit", () => history.replaceState(null, "", asked.dataset.back));
 
 // Times: how long ago, or in local time.
 

@@ -33,6 +33,9 @@ select s.*, s.status as state, j.args, nullif(j.options - 'schedule', '{}') as o
      from outlive.dependencies d, lateral (select outlive.state_of(d.needs) as state) e
      where d.job_id = j.id and not d.met
      order by e.state in ('failed', 'cancelled', 'quarantined') desc, d.needs limit 5) n) as waits_for_first,
+  cardinality(j.after) as waited_for,
+  (select json_agg(json_build_object('id', n.id, 'state', coalesce(outlive.state_of(n.id), 'deleted')))
+   from unnest(j.after[:5]) n(id)) as waited_for_first,
   (select count(*) from outlive.dependencies d where d.needs = j.id and not d.met) as needed_by,
   (select json_agg(n.job_id) from (
      select d.job_id from outlive.dependencies d where d.needs = j.id and not d.met
@@ -240,3 +243,7 @@ create temporary table outlive_doctor on commit drop as select md5(n::text) from
 -- name: clock
 -- The database's clock, for callers that compare it with their own.
 select extract(epoch from outlive.now())::double precision;
+
+-- name: schema_version
+-- Null: no version is installed.
+select max(version) from outlive.schema_version;

@@ -1,0 +1,65 @@
+"""What other programs ask: metrics, which need a token, and whether the dashboard is up and ready, which need none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from outlive import store
+from outlive.dashboard.entrance import WrongToken, person_of
+from outlive.errors import OutliveError, SchemaMismatch
+from outlive.metrics import exposition
+from outlive.migrate import VERSION
+
+if TYPE_CHECKING:
+    from outlive.dashboard.site import Site
+
+ANOTHER_SCHEMA = "the database does not have the schema of this version"
+
+
+class Probes:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[Route]:
+        answers = {"/metrics": self._metrics, "/healthz": self._is_well, "/readyz": self._is_ready}
+        return [Route(path, answer, methods=["GET"]) for path, answer in answers.items()]
+
+    async def _metrics(self, request: Request) -> Response:
+        """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""
+        if person_of(request) is None and (refused := await self._without_bearer(request)):
+            return refused
+        try:
+            text = await self._site.metrics.text()
+        except ModuleNotFoundError:
+            return PlainTextResponse("metrics need another extra: pip install 'outlive[metrics]'", 501)
+        if not text:
+            return PlainTextResponse("the database does not answer", 503)
+        return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
+
+    async def _without_bearer(self, request: Request) -> Response | None:
+        """The answer to a request whose header Authorization has no token of this dashboard."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        words, status = "send a token of this dashboard: Authorization: Bearer TOKEN", 401
+        try:
+            if scheme.lower() == "bearer" and token.strip():
+                await self._site.entrance.admit(request, token.strip())
+                return None
+        except WrongToken as error:
+            words, status = str(error), error.status
+        return PlainTextResponse(words, status, headers={"www-authenticate": "Bearer"})
+
+    async def _is_well(self, request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def _is_ready(self, request: Request) -> Response:
+        try:
+            version = await self._site.database.run(store.schema_version())
+        except SchemaMismatch:
+            return PlainTextResponse(ANOTHER_SCHEMA, 503)
+        except OutliveError:
+            return PlainTextResponse("the database does not answer", 503)
+        return PlainTextResponse("ok") if version == VERSION else PlainTextResponse(ANOTHER_SCHEMA, 503)
