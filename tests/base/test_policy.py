@@ -18,10 +18,11 @@ from outlive.errors import ConfigError
 from outlive.policy import Policy
 
 
+def function() -> None: ...
+
+
 def policy_of(**options: Any) -> Policy:
     """The policy of a task that is declared so."""
-
-    def function() -> None: ...
 
     return outlive.App().task(**options)(function).policy
 

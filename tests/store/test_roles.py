@@ -238,7 +238,12 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.count_stuck())
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())
-        run(store.write_some(), store.with_prefix("jobs", "0"), store.with_prefix("batches", "0"))
+        run(
+            store.write_some(),
+            store.schema_version(),
+            store.with_prefix("jobs", "0"),
+            store.with_prefix("batches", "0"),
+        )
         run(store.follow_late_ends(), store.requeue_missed())
         run(store.take_back(WORKER, [1]), store.act("retry", ids, who="anna", entry=new_worker()), store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))
