@@ -148,6 +148,7 @@ select 'default', '', 'flood', 5, at, id from fresh where i % 3 = 2
 )
 def test_a_few_jobs_among_many_are_found_at_once_and_no_others_are_read(queue, jobs, wanted, expected):
     queue.execute(MANY)
+    queue.execute("analyze outlive.jobs, outlive.waiting, outlive.held, outlive.attempts")
     read = "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables"
     with queue.transaction():
         before = queue.value(read)
