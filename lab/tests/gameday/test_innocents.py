@@ -71,6 +71,17 @@ def test_a_kill_of_another_worker_or_at_another_time_charges_no_job(story):
     assert story.broken() == {"innocent charged"}
 
 
+@pytest.mark.parametrize(("killed_after_s", "broken"), [(6.5, set()), (8.5, {"innocent charged"})])
+def test_a_worker_that_is_killed_before_it_can_write_again_takes_no_loss_back(story, killed_after_s, broken):
+    """The machine sleeps for 4 s after the lease, and the database is read-only until 1 s later."""
+    lost_s = story.attempts[0].ended_s
+    story.fault(Kind.MACHINE, at_s=lost_s - 1.0, worker="")
+    story.history.faults[-1].lasted_s = 5.0
+    story.history.outages.append((lost_s + 3.0, lost_s + 5.0))
+    story.fault(Kind.SUPERVISOR, at_s=lost_s + killed_after_s)
+    assert story.broken() == broken
+
+
 @pytest.mark.parametrize("outcome", ["timed_out", "out_of_memory"])
 def test_a_job_of_a_frozen_machine_did_not_take_too_long_and_ate_no_memory(story, outcome):
     strike(story, Kind.MACHINE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from outlive_lab.gameday.facts import Broken, Facts
-from outlive_lab.gameday.history import TAKEN_OVER, Attempt, Fault
+from outlive_lab.gameday.history import GOODBYE_S, TAKEN_OVER, Attempt, Fault, History
 
 BY_OTHERS = frozenset({"timed_out", "out_of_memory"})
 """Outcomes that no fault of a game causes."""
@@ -31,7 +31,7 @@ def broken(facts: Facts) -> Broken:
             if one.outcome in BY_OTHERS:
                 yield "innocent charged", id, f"attempt {one.number} was {one.outcome}, and no job of a game earns that"
             counts = one.outcome == "lost" and one.losses > losses
-            if counts and not any(_explains(fault, one) for fault in killed[one.worker]):
+            if counts and not any(_explains(fault, one, facts.history) for fault in killed[one.worker]):
                 words = f"the loss of attempt {one.number} counts, although its worker {one.worker} was not killed"
                 yield "innocent charged", id, words
             if one.state == "quarantined" and not guilty:
@@ -39,5 +39,21 @@ def broken(facts: Facts) -> Broken:
             losses = one.losses
 
 
-def _explains(fault: Fault, attempt: Attempt) -> bool:
-    return (attempt.started_s or 0.0) - CLAIM_S <= fault.at_s <= attempt.ended_s + SLACK_S
+def _explains(fault: Fault, attempt: Attempt, history: History) -> bool:
+    """Whether the worker was taken over while it ran the attempt, or before it could take the loss back.
+
+    A worker that wakes when its leases are over says that it lives. If it is killed before that, the database can't know
+    that the job did neither freeze nor kill it.
+    """
+    if fault.at_s < (attempt.started_s or 0.0) - CLAIM_S:
+        return False
+    return fault.at_s <= attempt.ended_s + SLACK_S or _silent(attempt.ended_s, fault.at_s, history)
+
+
+def _silent(since_s: float, until_s: float, history: History) -> bool:
+    """Whether workers had no two seconds in this time in which they ran and the database took what they wrote."""
+    free_s = since_s
+    for start_s, end_s in history.breaks():
+        if start_s < until_s and start_s - free_s < GOODBYE_S:
+            free_s = max(free_s, end_s)
+    return until_s - free_s < GOODBYE_S
