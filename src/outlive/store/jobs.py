@@ -14,8 +14,6 @@ from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.statements import decoded_by, nothing, pairs, scalar, statement, structs
 
-Mark = tuple[datetime, UUID]
-"""A finished job: when it ended, and which it is."""
 PLAIN_BYTES = 8192
 """How large arguments may be whose fingerprint is computed when it is needed."""
 
@@ -68,18 +66,16 @@ def resume_queue(name: str) -> bool:
 
 
 def prune_finished(
-    state: State, *, keep_s: float, after: Mark | None = None, batch: int = 5000
-) -> Statement[tuple[int, bool, Mark | None]]:
+    state: State, *, keep_s: float, after: datetime | None = None, batch: int = 5000
+) -> Statement[tuple[int, bool, datetime | None]]:
     """Delete old jobs of a finished state. `keep_s` is for tasks that no worker has registered.
 
-    Returns how many, whether there may be more, and the last job that it has seen, after which the next call begins.
+    Returns how many, whether there may be more, and the end of the last job that it has seen, after which the next call
+    begins.
     """
 
-    def decode(rows: list[Row]) -> tuple[int, bool, Mark | None]:
-        gone, seen, ended_at, job = rows[0]
-        return gone or 0, seen == batch, after if ended_at is None else (ended_at, job)
+    def decode(rows: list[Row]) -> tuple[int, bool, datetime | None]:
+        gone, seen, ended_at = rows[0]
+        return gone or 0, seen >= batch, ended_at or after
 
-    ended_at, job = after or (None, None)
-    return statement(
-        "prune_finished", decode, state=str(state), keep_s=keep_s, after=ended_at, after_job=job, batch=batch
-    )
+    return statement("prune_finished", decode, state=str(state), keep_s=keep_s, after=after, batch=batch)

@@ -1020,8 +1020,10 @@ create or replace function outlive.forget_in_batches(ids uuid[]) returns void la
 declare
   n record;
 begin
-  for n in select * from outlive.sizes_in_batches(ids) loop
-    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j where j.id = any(ids) group by j.batch order by j.batch
+  loop
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
   end loop;
 end $$;
 
@@ -1747,9 +1749,7 @@ begin
       limit most),
     taken as (  -- By their places, which stay as they are: rows of `waiting` are locked, and never updated.
       delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
-      returning w.*, case when w.crashes > 0 then w end as suspicious),
-    quarantined as materialized (
-      select t.id from taken t where t.crashes > 0 and outlive.quarantine(t.suspicious)),
+      returning w.*, case when w.crashes > 0 then w end as dangerous),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -1758,17 +1758,17 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or t.id not in (select q.id from quarantined q)
+      from taken t where t.crashes = 0 or not outlive.keep_back(t.dangerous)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
     from started s join outlive.jobs j on j.id = s.id;
 end $$;
 
-create or replace function outlive.quarantine(w outlive.waiting) returns boolean language plpgsql as $$
--- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
--- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
--- quarantine, it waits on, and comes up again ten seconds later.
+create or replace function outlive.keep_back(w outlive.waiting) returns boolean language plpgsql as $$
+-- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since). Returns
+-- whether it must not begin. The caller has just deleted its row from `waiting`. If another transaction has locked
+-- what follows from its quarantine, it waits on, and comes up again ten seconds later.
 begin
   insert into outlive.held
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
@@ -4976,7 +4976,7 @@ started as (
     t.id, t.attempt + 1, $4::uuid, outlive.now() + $5::double precision * interval '1 second',
     outlive.now(), outlive.now(), $3::double precision is null, t.queue, t.source, t.task, t.priority,
     t.ready_at, t.failures, t.crashes, t.losses
-  from taken t where t.crashes = 0 or not outlive.quarantine(row(t.queue, t.source, t.task, t.priority, t.ready_at,
+  from taken t where t.crashes = 0 or not outlive.keep_back(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (

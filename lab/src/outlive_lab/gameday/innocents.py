@@ -42,8 +42,8 @@ def broken(facts: Facts) -> Broken:
 def _explains(fault: Fault, attempt: Attempt, history: History) -> bool:
     """Whether the worker was taken over while it ran the attempt, or before it could take the loss back.
 
-    A worker that wakes when its leases are over says that it lives. If it is killed before that, the database can't know
-    that the job did neither freeze nor kill it.
+    A worker that wakes when its leases are over says that it lives. If it is killed before that, the database can't
+    know that the job did neither freeze nor kill it.
     """
     if fault.at_s < (attempt.started_s or 0.0) - CLAIM_S:
         return False

@@ -35,24 +35,18 @@ select outlive.prune(:ids::uuid[]);
 -- succeeded, failed or cancelled -> (none), for the oldest jobs of one state that ended long enough ago, by what
 -- the worker of their task has registered; :keep_s is for tasks that none has. Jobs that their task keeps for less
 -- than its app does are found by `prune_expired`. There may be more if `seen` is as high as the batch. Jobs that
--- are kept for longer than others stay in front of those: the next call begins :after the last one that this call
--- has seen.
+-- stay are in front of others: the next call begins :after the end of the last one that this call has seen.
+-- With ties, because jobs whose ends were written together have one time.
 with seen as materialized (
-  select f.job_id, f.ended_at, f.ended_at < outlive.now() - interval '1 second' * least(1e10, coalesce((
-      select case when :state::text = 'failed' then t.app_keep_failed_s
-        else coalesce(t.keep_finished_s, t.app_keep_finished_s) end
-      from outlive.jobs j join outlive.tasks t on t.name = j.task where j.id = f.job_id),
-    :keep_s::double precision)) as old
-  from outlive.attempts f
-  where f.state = :state::text and f.state in ('succeeded', 'failed', 'cancelled')
-    and f.ended_at >= coalesce(:after::timestamptz, '-infinity')
-    and (:after::timestamptz is null or (f.ended_at, f.job_id) > (:after::timestamptz, :after_job::uuid))
+  select f.job_id, f.task, f.ended_at from outlive.attempts f
+  where f.state = :state::text and f.ended_at > coalesce(:after::timestamptz, '-infinity')
     and f.ended_at < outlive.now() - interval '1 second' * least(1e10, :keep_s::double precision, (
       select min(case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end)
       from outlive.tasks t))
-    and not exists (select from outlive.dependencies d where d.needs = f.job_id)
-  order by f.ended_at, f.job_id limit :batch::int)
-select outlive.prune(array(select s.job_id from seen s where s.old)), (select count(*) from seen), l.ended_at,
-  l.job_id
-from (select) one left join (
-  select s.ended_at, s.job_id from seen s order by s.ended_at desc, s.job_id desc limit 1) l on true;
+  order by f.ended_at fetch first (:batch::int) rows with ties),
+old as (
+  select s.job_id from seen s left join outlive.tasks t on t.name = s.task
+  where s.ended_at < outlive.now() - interval '1 second' * least(1e10, coalesce(
+    case when :state::text = 'failed' then t.app_keep_failed_s
+      else coalesce(t.keep_finished_s, t.app_keep_finished_s) end, :keep_s::double precision)))
+select outlive.prune(array(select o.job_id from old o)), count(*), max(s.ended_at) from seen s;

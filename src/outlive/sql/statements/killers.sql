@@ -35,7 +35,7 @@ started as (
     t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second',
     outlive.now(), outlive.now(), :after_s::double precision is null, t.queue, t.source, t.task, t.priority,
     t.ready_at, t.failures, t.crashes, t.losses
-  from taken t where t.crashes = 0 or not outlive.quarantine(row(t.queue, t.source, t.task, t.priority, t.ready_at,
+  from taken t where t.crashes = 0 or not outlive.keep_back(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
@@ -103,7 +103,7 @@ with due as (
   order by w.id limit :batch::int for update of w skip locked),
 gone as (
   delete from outlive.waiting w where w.id = any(array(select id from due)) returning w as had, w.id)
-select g.id from gone g where outlive.quarantine(g.had);
+select g.id from gone g where outlive.keep_back(g.had);
 
 -- name: untold_killers
 -- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each. Without a :command

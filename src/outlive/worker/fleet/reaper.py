@@ -23,6 +23,7 @@ import math
 import socket
 import time
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 import psycopg
@@ -83,8 +84,8 @@ class Reaper:
         self._behind_s = running_time.behind_s()
         self._skipped = False
         """The last sweep was left to another reaper."""
-        self._marks: dict[State, store.Mark] = {}
-        """The last job of each state that was considered for pruning."""
+        self._marks: dict[State, datetime] = {}
+        """The end of the last job of each state that was considered for pruning."""
         self._marked_at = self._forgot_at = -math.inf
 
     # Every second: dead workers

@@ -207,7 +207,9 @@ create or replace function outlive.forget_in_batches(ids uuid[]) returns void la
 declare
   n record;
 begin
-  for n in select * from outlive.sizes_in_batches(ids) loop
-    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j where j.id = any(ids) group by j.batch order by j.batch
+  loop
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
   end loop;
 end $$;

@@ -32,9 +32,7 @@ begin
       limit most),
     taken as (  -- By their places, which stay as they are: rows of `waiting` are locked, and never updated.
       delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
-      returning w.*, case when w.crashes > 0 then w end as suspicious),
-    quarantined as materialized (
-      select t.id from taken t where t.crashes > 0 and outlive.quarantine(t.suspicious)),
+      returning w.*, case when w.crashes > 0 then w end as dangerous),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -43,17 +41,17 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or t.id not in (select q.id from quarantined q)
+      from taken t where t.crashes = 0 or not outlive.keep_back(t.dangerous)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
     from started s join outlive.jobs j on j.id = s.id;
 end $$;
 
-create or replace function outlive.quarantine(w outlive.waiting) returns boolean language plpgsql as $$
--- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
--- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
--- quarantine, it waits on, and comes up again ten seconds later.
+create or replace function outlive.keep_back(w outlive.waiting) returns boolean language plpgsql as $$
+-- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since). Returns
+-- whether it must not begin. The caller has just deleted its row from `waiting`. If another transaction has locked
+-- what follows from its quarantine, it waits on, and comes up again ten seconds later.
 begin
   insert into outlive.held
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
