@@ -134,32 +134,84 @@ def manifests() -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
-def test_the_manifests_fit_together():
-    found = manifests()
-    secret = found["Secret", "outlive"]["stringData"]
-    assert secret.keys() <= SETTINGS
-    for (kind, name), manifest in found.items():
-        if kind not in {"Deployment", "Job"}:
-            continue
-        template = manifest["spec"]["template"]
-        if kind == "Deployment":
-            assert manifest["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
-        (container,) = template["spec"]["containers"]
-        assert container["args"][0] in COMMANDS
-        assert {variable["name"] for variable in container.get("env", [])} <= SETTINGS
-        assert [one["secretRef"]["name"] for one in container["envFrom"]] == ["outlive"]
-        assert container["securityContext"]["runAsNonRoot"], name
+def pods() -> dict[str, Any]:
+    """The pods that Deployments and Jobs make, by the names of these."""
+    return {name: one["spec"]["template"] for (kind, name), one in manifests().items() if kind in {"Deployment", "Job"}}
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_kubernetes_accepts_the_manifests(version):
+    """By its published schemas, with no field that they don't know. Theirs don't have the operator of Prometheus."""
+    schemas = pytest.importorskip("kubernetes_validate", reason="the group manifests is not installed")
+    known = [one for (kind, _), one in manifests().items() if kind != "PodMonitor"]
+    assert len(known) == len(manifests()) - 1
+    for manifest in known:
+        schemas.validate(manifest, version, strict=True)
+
+
+def test_a_pod_has_few_rights_and_writes_only_to_its_volumes():
+    for name, pod in pods().items():
+        (container,) = pod["spec"]["containers"]
+        rights = container["securityContext"]
+        assert (rights["runAsNonRoot"], rights["readOnlyRootFilesystem"]) == (True, True), name
+        assert (rights["allowPrivilegeEscalation"], rights["capabilities"]) == (False, {"drop": ["ALL"]}), name
+        assert pod["spec"]["automountServiceAccountToken"] is False, name
         assert container["resources"]["limits"]["memory"], name
-        ports = {port["name"] for port in container.get("ports", [])}
-        for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-            if kind == "Deployment":
-                assert container[probe]["httpGet"]["path"] == path
-                assert container[probe]["httpGet"]["port"] in ports
-    worker = found["Deployment", "outlive-worker"]["spec"]["template"]
-    assert worker["spec"]["terminationGracePeriodSeconds"] > STOPPED_S
+        mounted = [mount["name"] for mount in container.get("volumeMounts", [])]
+        assert mounted == [volume["name"] for volume in pod["spec"].get("volumes", [])]
+
+
+def test_a_pod_runs_a_command_with_settings_that_exist():
+    secrets = {name: one["stringData"].keys() for (kind, name), one in manifests().items() if kind == "Secret"}
+    for name, pod in pods().items():
+        (container,) = pod["spec"]["containers"]
+        assert container["args"][0] in COMMANDS
+        given = [key for one in container["envFrom"] for key in secrets[one["secretRef"]["name"]]]
+        given += [variable["name"] for variable in container.get("env", [])]
+        assert set(given) <= SETTINGS
+        assert ("OUTLIVE_DASHBOARD_TOKEN" in given) == (name == "outlive-dashboard")
+
+
+def test_a_probe_asks_a_port_of_its_pod():
+    for (kind, _), manifest in manifests().items():
+        if kind == "Deployment":
+            pod = manifest["spec"]["template"]
+            assert manifest["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+            (container,) = pod["spec"]["containers"]
+            for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+                asked = container[probe]["httpGet"]
+                assert asked == {"path": path, "port": container["ports"][0]["name"]}
+
+
+def test_all_that_concerns_the_workers_fits_together():
+    found = manifests()
+    deployment = found["Deployment", "outlive-worker"]["spec"]
+    labels, worker = deployment["template"]["metadata"]["labels"], deployment["template"]["spec"]
+    assert worker["terminationGracePeriodSeconds"] > STOPPED_S
+    assert [one["labelSelector"]["matchLabels"] for one in worker["topologySpreadConstraints"]] == [labels]
     budget = found["PodDisruptionBudget", "outlive-worker"]["spec"]
-    assert budget["selector"]["matchLabels"] == worker["metadata"]["labels"]
-    assert budget["minAvailable"] < found["Deployment", "outlive-worker"]["spec"]["replicas"]
+    assert budget["selector"]["matchLabels"] == labels
+    assert budget["minAvailable"] < deployment["replicas"]
+    scaling = found["HorizontalPodAutoscaler", "outlive-worker"]["spec"]
+    assert ("Deployment", scaling["scaleTargetRef"]["name"]) in found
+    assert budget["minAvailable"] < scaling["minReplicas"]
+    (metric,) = (one["external"]["metric"] for one in scaling["metrics"])
+    assert metric["selector"]["matchLabels"].keys() <= set(KNOWN[metric["name"]].labels)
+
+
+def test_what_is_scraped_and_served_is_a_port_of_its_pods():
+    found = manifests()
+    monitor = found["PodMonitor", "outlive"]["spec"]
+    (kinds,) = (one["values"] for one in monitor["selector"]["matchExpressions"])
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    service = found["Service", "outlive-dashboard"]["spec"]
+    wanted = {f"outlive-{kind}": endpoint["port"] for kind in kinds}
+    wanted["outlive-dashboard"] = service["ports"][0]["targetPort"]
+    for name, port in wanted.items():
+        (container,) = pods()[name]["spec"]["containers"]
+        assert port in {one["name"] for one in container["ports"]}, name
+        assert monitor["selector"]["matchLabels"].items() <= pods()[name]["metadata"]["labels"].items()
+    assert service["selector"] == pods()["outlive-dashboard"]["metadata"]["labels"]
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
