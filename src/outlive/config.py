@@ -59,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cache_dir: str | None = None
     cache_bytes: int = 256 * 1024 * 1024
     dashboard_listen: str = "127.0.0.1:8321"
+    dashboard_root_path: str = ""
     dashboard_token: str | None = None
     dashboard_viewer_token: str | None = None
     dashboard_proxy: tuple[str, ...] = ()
@@ -273,6 +274,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "log_format": lambda key, value: validation.choice(key, value, "text", "json"),
     **dict.fromkeys(("log_level", "job_log_level"), lambda key, value: validation.choice(key, value, *_LEVELS)),
     **dict.fromkeys(("metrics_listen", "dashboard_listen"), validation.address),
+    "dashboard_root_path": validation.url_path,
     "dashboard_proxy": validation.networks,
     "dashboard_user_header": validation.header,
     # All others, by their type

@@ -72,6 +72,14 @@ def address(name: str, value: object) -> str:
     return given
 
 
+def url_path(name: str, value: object) -> str:
+    """A path of a web server, without a slash at its end: /jobs, /ops/jobs; empty for the whole server."""
+    path = text(name, value).rstrip("/")
+    if not re.fullmatch(r"(/[\w~-][\w.~-]*)*", path, re.ASCII):
+        raise refused(name, value, "a path like '/jobs'")
+    return path
+
+
 def host_and_port(address: str) -> tuple[str, int | None]:
     """The two parts of an address. An IPv6 host is written in brackets."""
     host, _, port = address.rpartition(":")

@@ -32,6 +32,7 @@ class Dashboard:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         read = config.load(environ={}, flags={"database_url": database_url, **settings})
+        self.root_path = read.dashboard_root_path
         self.site = build(read, token=OPERATOR, viewer_token=VIEWER, hosts=LOOPBACK)
 
     def __enter__(self) -> Self:
@@ -62,7 +63,7 @@ class Browser:
         transport = httpx2.ASGITransport(app=dashboard.site, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url=ORIGIN)
         if token is not None:
-            assert self.post("/login", token=token).status_code == 303
+            assert self.post(f"{dashboard.root_path}/login", token=token).status_code == 303
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
         named = {key.replace("_", "-").encode(): value.encode("latin-1") for key, value in headers.items()}

@@ -1,11 +1,9 @@
 """The dashboard in a real browser: each page, each action, live updates, the keyboard, a phone, and accessibility."""
 
 import functools
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +13,18 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from outlive import App, db, store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
 from tests import faults
-from tests.dashboard.asking import HOSTILE, OPERATOR, VIEWER, make_hostile
+from tests.dashboard.asking import HOSTILE, OPERATOR, make_hostile
+from tests.dashboard.browsing import CHROMIUM, live, opened, served
 from tests.driving.databases import new_database
 from tests.driving.making import Queue, make, make_finished, make_quarantined, new_worker
 from tests.waiting import eventually
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGES = ("", "jobs", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
 PHONE = {"width": 390, "height": 844}
 AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"
@@ -63,43 +61,16 @@ def fill(queue: Queue) -> None:
 
 @pytest.fixture(scope="module")
 def address(url: str, queue: Queue) -> Iterator[str]:
-    """A dashboard as a process of its own."""
-    environ = {**os.environ, "OUTLIVE_DATABASE_URL": url, "OUTLIVE_DASHBOARD_TOKEN": OPERATOR}
-    environ["OUTLIVE_DASHBOARD_VIEWER_TOKEN"] = VIEWER
-    words = [sys.executable, "-m", "outlive", "dashboard", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[-1]
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with served(url) as address:
+        yield address
 
 
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
-    """A page of an operator. What the browser complains about fails the test."""
-    with browser.new_context(base_url=address) as context:
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        complaints: list[str] = []
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+    """A page of an operator."""
+    with opened(browser, address) as page:
         page.goto(f"/?token={OPERATOR}")
         yield page
-        assert complaints == []
-
-
-def live(page: Page) -> None:
-    expect(page.locator("#pulse")).to_have_text("live")
 
 
 def button_of(page: Page, name: str, word: str) -> Locator:

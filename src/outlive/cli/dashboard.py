@@ -28,6 +28,9 @@ NEEDED = ("jinja2", "starlette", "uvicorn")
 TOKEN_BYTES = 24
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")]
 Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or one that is made.")]
+RootPath = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Serve below this path, e.g. /jobs. Default: dashboard_root_path.")
+]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 Name = Annotated[str, typer.Argument(help="The name of the person, as the audit has it.")]
 Role = Annotated[str, typer.Option(help="operator, who may act, or viewer, who may only look.")]
@@ -44,6 +47,7 @@ TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since"
 def dashboard(
     context: CommandContext,
     listen: Listen = None,
+    root_path: RootPath = None,
     token: Token = None,
     log_format: LogFormat = None,
     parent: Parent = None,
@@ -58,7 +62,8 @@ def dashboard(
     from outlive.dashboard.access import kept_token
     from outlive.dashboard.serving import serve
 
-    config = context.config_of({}, dashboard_listen=listen, dashboard_token=token, log_format=log_format)
+    flags = {"dashboard_listen": listen, "dashboard_root_path": root_path, "dashboard_token": token}
+    config = context.config_of({}, **flags, log_format=log_format)
     context.log_from(config.log_level, config.log_format)
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
     kept = kept_token(Path(config.home) if config.home else embedded.default_directory())

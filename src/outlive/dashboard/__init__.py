@@ -41,7 +41,8 @@ def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token
 def build(settings: Config, *, token: str, viewer_token: str | None = None, hosts: Iterable[str] | None = None) -> Site:
     """The dashboard of the database that the settings name."""
     address = partial(migrate.address, settings)
-    return _site(settings, address, token, viewer_token, hosts=hosts, user_header=settings.dashboard_user_header)
+    user_header, root_path = settings.dashboard_user_header, settings.dashboard_root_path
+    return _site(settings, address, token, viewer_token, hosts=hosts, user_header=user_header, root_path=root_path)
 
 
 def _address_of(app: App) -> str:
@@ -57,6 +58,7 @@ def _site(
     *,
     hosts: Iterable[str] | None = None,
     user_header: str | None = None,
+    root_path: str = "",
 ) -> Site:
     from outlive.dashboard.access import Access
     from outlive.dashboard.pages import PAGES
@@ -64,4 +66,4 @@ def _site(
     from outlive.dashboard.site import Site
 
     proxy = Proxy(settings.dashboard_proxy, user_header)
-    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts, proxy=proxy)
+    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts, proxy=proxy, root_path=root_path)

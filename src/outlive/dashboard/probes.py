@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from outlive import store
 from outlive.dashboard.entrance import WrongToken, person_of
+from outlive.dashboard.shield import PROBES
 from outlive.errors import OutliveError, SchemaMismatch
 from outlive.metrics import exposition
 from outlive.migrate import VERSION
@@ -25,8 +26,8 @@ class Probes:
         self._site = site
 
     def routes(self) -> list[Route]:
-        answers = {"/metrics": self._metrics, "/healthz": self._is_well, "/readyz": self._is_ready}
-        return [Route(path, answer, methods=["GET"]) for path, answer in answers.items()]
+        answers = (self._is_well, self._is_ready, self._metrics)
+        return [Route(path, answer, methods=["GET"]) for path, answer in zip(PROBES, answers, strict=True)]
 
     async def _metrics(self, request: Request) -> Response:
         """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""

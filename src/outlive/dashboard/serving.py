@@ -56,7 +56,7 @@ def serve(config: Config, say: Callable[[str], None], *, kept: str | None = None
     )
 
     def link(port: int) -> str:
-        address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}{config.dashboard_root_path}/"
         return f"{address}?token={made}" if token is None else address
 
     # Beside a worker, this would be written to its log.

@@ -1,5 +1,5 @@
-"""The outermost layer of the dashboard: which hosts it answers for, how large a request may be, and the headers that
-keep a page from doing anything but what its own files say.
+"""The outermost layer of the dashboard: which hosts and paths it answers for, how large a request may be, and the
+headers that keep a page from doing anything but what its own files say.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outlive.dashboard.proxy import Proxy
 
 MAX_BODY = 256 * 1024
+PROBES = ("/healthz", "/readyz", "/metrics")
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -31,11 +32,18 @@ HEADERS = {
 class Shield:
     """`hosts`: the names that the dashboard answers for, whatever the port; None for any.
 
-    On loopback this stops pages that point a name of their own at 127.0.0.1 (DNS rebinding).
+    On loopback this stops pages that point a name of their own at 127.0.0.1 (DNS rebinding). `root_path`: the path
+    below which it answers, as if it were mounted there.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] | None = None, proxy: Proxy | None = None) -> None:
-        self._app, self._proxy = app, proxy or Proxy()
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Iterable[str] | None = None,
+        proxy: Proxy | None = None,
+        root_path: str = "",
+    ) -> None:
+        self._app, self._proxy, self._root_path = app, proxy or Proxy(), root_path
         self._hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +67,20 @@ class Shield:
             refused = PlainTextResponse("this request has a host that is no address", 400)
         elif not re.fullmatch(r"\d{1,10}", length := given.get(b"content-length", "0")) or int(length) > MAX_BODY:
             refused = PlainTextResponse("this request is too large", 413)
+        elif self._root_path and not self._enter(scope):
+            where = f"this dashboard is below {self._root_path}/: a proxy in front must pass on paths as they are"
+            refused = PlainTextResponse(where, 404)
         await (refused or self._app)(scope, _limited(receive), send_guarded)
+
+    def _enter(self, scope: Scope) -> bool:
+        """Whether a request is below the root path, which the scope then says. Probes may also come without it."""
+        path = scope["path"]
+        if path in PROBES:
+            return True
+        if path == self._root_path:
+            scope["path"] = path = f"{path}/"
+        scope["root_path"] = self._root_path
+        return str(path).startswith(f"{self._root_path}/")
 
 
 def _malformed(host: str) -> bool:

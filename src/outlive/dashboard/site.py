@@ -61,6 +61,7 @@ class Site:
         *,
         hosts: Iterable[str] | None = None,
         proxy: Proxy | None = None,
+        root_path: str = "",
     ) -> None:
         self.access = access
         self.database = Database(address)
@@ -93,7 +94,7 @@ class Site:
             Exception: self._broken,
         }
         self._routed = Starlette(routes=routes, exception_handlers=answers)
-        self._app = Shield(self._identified, hosts, proxy)
+        self._app = Shield(self._identified, hosts, proxy, root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
