@@ -113,6 +113,8 @@ TRANSITIONS = (
     Transition("cancel", (RUNNING,), (RUNNING,), "cancel", "An operator asks its worker to stop it."),
     Transition("retry", (FAILED, CANCELLED, RETRYABLE), (PENDING,), "retry",
         "An operator retries it. All of its counters become zero."),
+    Transition("repeat", (SUCCEEDED,), (SUCCEEDED,), "repeat",
+        "An operator runs it again: a new job, which is pending, has its task, its arguments and its options."),
     Transition("release", (QUARANTINED, BLOCKED), (PENDING, RETRYABLE), "release",
         "An operator releases it. Its crashes and losses become zero."),
     Transition("block", (PENDING, RETRYABLE), (BLOCKED,), "block", "An operator blocks it."),

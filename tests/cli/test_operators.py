@@ -1,4 +1,4 @@
-"""The commands retry, cancel, release and prune: by id and by filter, without changing other jobs."""
+"""The commands retry, repeat, cancel, release and prune: by id and by filter, without changing other jobs."""
 
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -20,7 +20,7 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli, queue):
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "1 job retried",
-        f"not changed: {done}: it has succeeded: enqueue it again",
+        f"not changed: {done}: it has succeeded: repeat it instead",
         f"not changed: {missing} is unknown: there is no such job",
     ]
 
@@ -29,8 +29,35 @@ def test_verbs_tell_as_json_what_became_of_each_job(cli, queue):
     failed, done = queue.make_finished(Outcome.FAILED), queue.make_finished()
     assert cli("retry", failed, done, "--json").json == [
         {"id": str(failed), "state": "pending", "changed": True, "note": None},
-        {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: enqueue it again"},
+        {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: repeat it instead"},
     ]
+
+
+def test_repeat_runs_a_succeeded_job_again_as_a_new_one(cli, queue):
+    done, failed = (
+        queue.make_finished(args=b'{"page": 7}', queue="slow", priority=2),
+        queue.make_finished(Outcome.FAILED),
+    )
+    ran = cli("repeat", done, failed)
+    (new,) = queue.values("select id from outlive.jobs where id <> all(%s)", [done, failed])
+    assert ran.out.splitlines() == [
+        "1 job enqueued again",
+        f"{done}: it runs again as job {new}",
+        f"not changed: {failed}: only a succeeded job is repeated: retry it instead",
+    ]
+    shown = cli("show", new, "--json").json
+    assert {key: shown[key] for key in ("task", "args", "queue", "priority", "state", "repeats")} == {
+        "task": "work",
+        "args": {"page": 7},
+        "queue": "slow",
+        "priority": 2,
+        "state": "pending",
+        "repeats": str(done),
+    }
+    assert f"repeats    job {done}" in cli("show", new).out
+    assert queue.state_of(done) == "succeeded"
+    assert cli("repeat", "--all", "--task", "work").err == "outlive: repeat needs a state: choose one of succeeded\n"
+    assert cli("repeat", "--all", "--yes", "--state", "succeeded").out.startswith("1 job enqueued again\n")
 
 
 def test_a_filter_changes_only_what_it_names(cli, queue):
@@ -60,7 +87,7 @@ def test_nothing_is_changed_by_a_filter_without_all(cli, queue):
 
 
 def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli):
-    for verb in ("retry", "cancel", "release", "prune"):
+    for verb in ("retry", "repeat", "cancel", "release", "prune"):
         taken = [state for state in State if legal(verb, state)]
         for state in set(State) - set(taken):
             ran = cli(verb, *([] if verb == "prune" else ["--all"]), "--state", state)

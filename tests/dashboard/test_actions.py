@@ -95,6 +95,17 @@ def test_jobs_are_retried_cancelled_released_and_deleted(dashboard, queue):
     assert "operator from 127.0.0.1" in words(dashboard.get("/audit"))
 
 
+def test_a_succeeded_job_runs_again_as_a_new_one(dashboard, queue):
+    done = queue.make_finished(args=b'{"page": 7}')
+    page = dashboard.get(f"/jobs/{done}").text
+    assert re.findall(r"action=(\w+)", page) == ["repeat", "prune"]
+    assert "Run 1 job again?" in words(dashboard.get(f"/confirm?action=repeat&id={done}"))
+    told = act(dashboard.operator, "repeat", id=str(done))
+    (new,) = queue.values("select id from outlive.jobs where id <> %s", done)
+    assert told == f"1 job enqueued again: it runs again as job {new}"
+    assert f'Repeats</dt><dd><bdi>job</bdi> <a class="id" href="/jobs/{done}"' in dashboard.get(f"/jobs/{new}").text
+
+
 def test_an_action_on_many_jobs_takes_them_in_portions(dashboard, queue):
     queue.make_many(1200, task="flood")
     queue.make("other")

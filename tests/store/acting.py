@@ -150,6 +150,8 @@ def fire(queue: Queue, event: str, scene: Scene) -> None:
             queue.run(store.cancel([job]))
         case "retry":
             queue.run(store.retry([job]))
+        case "repeat":
+            queue.run(store.repeat([job]))
         case "release":
             queue.run(store.release([job]))
         case "block":

@@ -229,7 +229,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         call_a_source(run)
         fire_a_schedule(run)
         ids = [one.id for one in batch]
-        run(store.retry(ids), store.release(ids), store.block(ids, "why"), store.cancel(ids))
+        run(store.retry(ids), store.repeat(ids), store.release(ids), store.block(ids, "why"), store.cancel(ids))
         run(store.pause_queue("default"), store.resume_queue("default"), store.statuses(ids), store.outcomes(ids))
         run(store.unserved_tasks(ids), store.job(ids[0]), store.list_attempts(ids[0]))
         found = run(store.find_jobs(store.JobFilter(), limit=10))

@@ -1,4 +1,4 @@
-"""The operator's commands: retry, cancel, release and prune jobs, and drain a worker.
+"""The operator's commands: retry, repeat, cancel, release and prune jobs, and drain a worker.
 
 Jobs are given by id, or chosen by a filter together with `--all`. `states.legal` says which states a command accepts.
 """
@@ -23,7 +23,7 @@ from outlive.cli.job_filter import Filter, found_id
 from outlive.errors import ConfigError, OutliveError, WorkerNotFound
 from outlive.humanize import counted
 from outlive.operations import selection, verbs
-from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, RETRY, Tally, Verb
+from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, REPEAT, RETRY, Tally, Verb
 from outlive.store import JobFilter
 
 EVERY_S = 0.5
@@ -59,6 +59,12 @@ _add_command(
     """Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.
 
     Example: outlive retry --all --task shop.fetch --since 2h""",
+)
+_add_command(
+    REPEAT,
+    """Run succeeded jobs again, as new jobs. --all needs --state succeeded.
+
+    Example: outlive repeat ID""",
 )
 _add_command(
     CANCEL,
@@ -177,6 +183,8 @@ def _print(tally: Tally) -> None:
         screen.say(("no job matches: nothing was changed", "dim"))
     elif tally.changed:
         screen.say(str(tally))
+    for change in tally.repeated:
+        screen.say(f"{change.id}: {change.note}")
     for change in tally.unchanged:
         note = change.note or ""  # One with a hint names the state in its own words.
         state = "" if ": " in note else f" is {change.state}"

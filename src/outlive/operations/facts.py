@@ -61,6 +61,8 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "key", [f"{job['concurrency_key']}, at most {job['concurrency']} at a time"]
     if job["schedule"]:
         yield "fired by", ["schedule ", Link(job["schedule"], "schedules")]
+    if job["repeats"]:
+        yield "repeats", ["job ", _job(job["repeats"])]
     if job["batch"]:
         yield "batch", [Link(str(job["batch"]), "batches", str(job["batch"]))]
     if references.MARK in job["args"] and job["after"]:

@@ -36,6 +36,11 @@ class Verb(msgspec.Struct, frozen=True):
     def takes(self) -> tuple[State, ...]:
         return tuple(state for state in State if legal(self.name, state))
 
+    def asked(self, jobs: object) -> str:
+        """Retry 3 jobs? Run 3 jobs again?"""
+        verb, _, rest = self.word.partition(" ")
+        return f"{verb} {jobs} {rest}".rstrip() + "?"
+
     def narrowed(self, wanted: JobFilter) -> JobFilter:
         """The filter, with the states that the verb takes."""
         states, takes = wanted.states or self.default, ", ".join(self.takes)
@@ -48,6 +53,13 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 RETRY = Verb("retry", "Retry", "retried", (State.FAILED,), "A job runs again now, with all counters at zero.")
+REPEAT = Verb(
+    "repeat",
+    "Run again",
+    "enqueued again",
+    (),
+    "A new job with the same task, arguments, queue and priority runs now. The old one stays as it is.",
+)
 CANCEL = Verb(
     "cancel",
     "Cancel",
@@ -59,7 +71,7 @@ RELEASE = Verb(
     "release", "Release", "released", (State.QUARANTINED,), "A job runs again, with crashes and losses at zero."
 )
 PRUNE = Verb("prune", "Delete", "deleted", (), "The attempts, the result and the output of a job are deleted, too.")
-VERBS: dict[str, Verb] = {verb.name: verb for verb in (RETRY, CANCEL, RELEASE, PRUNE)}
+VERBS: dict[str, Verb] = {verb.name: verb for verb in (RETRY, REPEAT, CANCEL, RELEASE, PRUNE)}
 
 
 class Tally(msgspec.Struct):
@@ -73,6 +85,8 @@ class Tally(msgspec.Struct):
     interrupted: bool = False
     changes: list[Change] = []
     unchanged: list[Change] = []
+    repeated: list[Change] = []
+    """Those whose notes name new jobs."""
 
     def add(self, ids: Sequence[UUID], changes: Sequence[Change]) -> None:
         by_id = {change.id: change for change in changes}
@@ -81,6 +95,7 @@ class Tally(msgspec.Struct):
         self.changed += sum(one.changed for one in found)
         self.stopping += sum(one.changed and one.state == State.RUNNING for one in found)
         self.changes += found if self.keeps_all else []
+        self.repeated += [one for one in found if one.changed and one.note][: NAMED - len(self.repeated)]
         self.unchanged += [one for one in found if not one.changed][: NAMED - len(self.unchanged)]
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from outlive.model import Change
 from outlive.statement import Statement
 from outlive.store.statements import Table, decoded_by, nothing, statement, structs, table
 
-Verb = Literal["retry", "cancel", "release", "prune"]
+Verb = Literal["retry", "repeat", "cancel", "release", "prune"]
 KEEP_AUDIT_S = 90 * 86400.0
 MOST_IDS = 1000
 """More ids than this are not written, only counted."""

@@ -1,4 +1,4 @@
-"""Retry, cancel, release or delete jobs: those that an operator has selected, or all that match a filter."""
+"""Retry, repeat, cancel, release or delete jobs: those that an operator has selected, or all that match a filter."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def first_of(site: Site, wanted: JobFilter) -> Table:
 
 
 def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]] = (), jobs: Table | None = None) -> Question:
-    return Question(f"{verb.word} {count}?", verb.note, facts, danger=verb is PRUNE, jobs=jobs or ())
+    return Question(verb.asked(count), verb.note, facts, danger=verb is PRUNE, jobs=jobs or ())
 
 
 async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by: By) -> None:
@@ -85,6 +85,6 @@ async def _act_on_all(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by
     except Exception as error:
         site.note(by.entry, f"{tally}, then it failed: {error}")
         raise
-    why = next((f": {one.note}" for one in tally.unchanged if one.note), "")
+    why = next((f": {one.note}" for one in [*tally.unchanged, *tally.repeated[: tally.jobs == 1]] if one.note), "")
     unchanged = tally.jobs - tally.changed
-    site.note(by.entry, f"{tally}, {number(unchanged)} not changed{why}" if unchanged else str(tally))
+    site.note(by.entry, f"{tally}, {number(unchanged)} not changed{why}" if unchanged else f"{tally}{why}")

@@ -2,6 +2,7 @@
 -- statements.
 -- call: cancel(:ids::uuid[])
 -- call: retry(:ids::uuid[])
+-- call: repeat(:ids::uuid[])
 -- call: release(:ids::uuid[])
 -- call: block(:ids::uuid[], :reason::text)
 -- call: pause_queue(:name::text)

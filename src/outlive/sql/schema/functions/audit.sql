@@ -11,8 +11,8 @@ end;
 
 create or replace function outlive.act(verb text, ids uuid[], who text, what jsonb, entry uuid)
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- cancel, retry, release or prune jobs, and write that to the audit. Zero rows: no such job. A job that is pruned
--- has the state pruned.
+-- cancel, retry, repeat, release or prune jobs, and write that to the audit. Zero rows: no such job. A job that is
+-- pruned has the state pruned.
 declare
   one record;
   known uuid[];
@@ -26,6 +26,8 @@ begin
     select c.* from outlive.cancel(ids) c where verb = 'cancel'
     union all
     select r.* from outlive.retry(ids) r where verb = 'retry'
+    union all
+    select a.* from outlive.repeat(ids) a where verb = 'repeat'
     union all
     select f.* from outlive.release(ids) f where verb = 'release'
     union all

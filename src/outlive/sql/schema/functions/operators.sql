@@ -1,4 +1,4 @@
--- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
+-- The verbs of operators: cancel, retry, repeat, release, block, prune; and where a job is.
 --
 -- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
@@ -158,12 +158,49 @@ begin
       note := case state
         when 'quarantined' then 'it is in quarantine: release it instead'
         when 'blocked' then 'it is blocked: release it instead'
-        when 'succeeded' then 'it has succeeded: enqueue it again'
+        when 'succeeded' then 'it has succeeded: repeat it instead'
         else 'it is under way already' end;
     end if;
     return next;
   end loop;
   perform outlive.uncount_in_batches(failed, 'failed'), outlive.uncount_in_batches(cancelled, 'cancelled');
+end $$;
+
+create or replace function outlive.repeat(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- (none) -> pending, for a new job with what a succeeded one was enqueued with: the old one stays finished, once.
+-- Zero rows: no such job. The option `repeats` of the new one names the old one. It is in no batch, because the
+-- old one was counted there, and a schedule, a trace or an expiry of the old one are not its own.
+declare
+  j record;
+  made uuid;
+  holder uuid;
+begin
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for key share;  -- So that none is pruned.
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
+    id := j.id; changed := false;
+    state := outlive.state_of(id);
+    if state <> 'succeeded' then
+      note := 'only a succeeded job is repeated'
+        || case when state in ('failed', 'cancelled', 'retryable') then ': retry it instead' else '' end;
+    elsif exists (
+      select from unnest(j.after) n(id) where not exists (select from outlive.jobs k where k.id = n.id))
+    then
+      note := 'a job that it has waited for was deleted: its result may be needed';
+    else
+      made := outlive.uuid7();
+      holder := outlive.enqueue(
+        j.task, j.args, j.queue, j.source, j.priority, dedupe_key => j.dedupe_key, id => made,
+        options => coalesce(j.options, '{}') - '{schedule,traceparent,tracestate}'::text[]
+          || jsonb_build_object('repeats', j.id),
+        max_args_bytes => 2147483647, notify => false, after => j.after, on_failure => 'proceed',
+        concurrency_key => j.concurrency_key, concurrency => j.concurrency, on_failed => j.on_failed);
+      changed := holder = made;
+      note := case when changed then format('it runs again as job %s', made)
+        else format('its dedupe key %L is taken by job %s', j.dedupe_key, holder) end;
+    end if;
+    return next;
+  end loop;
 end $$;
 
 create or replace function outlive.release(ids uuid[])
