@@ -6,8 +6,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any, Protocol, cast
 
 from outlive.errors import AppNotFound
@@ -27,6 +27,10 @@ class App(Protocol):
     def schedules(self) -> Mapping[str, Any]: ...
     @property
     def settings(self) -> Mapping[str, object]: ...
+    @property
+    def process_starts(self) -> Sequence[FunctionType]: ...
+    @property
+    def follower(self) -> Mapping[str, Any] | None: ...
 
 
 def full_name(target: str) -> str:

@@ -158,9 +158,11 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     app_keep_failed_s: float | None = None
     """What the settings say: another process may prune."""
     expires_s: float | None = None
+    on_failed: Mapping[str, Any] | None = None
+    """The job that is enqueued when one of the task fails for good and names none itself."""
 
 
-def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
+def task_row(name: str, policy: Policy, config: Config, on_failed: Mapping[str, Any] | None = None) -> TaskRow:
     """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
     return TaskRow(
         name=name,
@@ -176,6 +178,7 @@ def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
         expires_s=policy.expires_s,
+        on_failed=on_failed,
     )
 
 

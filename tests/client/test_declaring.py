@@ -1,11 +1,13 @@
 """Declaring tasks: it opens no connection and no file, uses the names that a worker imports, and refuses nonsense."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -147,6 +149,28 @@ def test_a_task_may_have_a_priority_of_its_own_and_a_job_another():
 def test_what_no_worker_could_run_is_refused_where_it_is_declared(function, sentence):
     with pytest.raises(outlive.ConfigError, match=sentence):
         outlive.App().task(function)
+
+
+def tell(job: UUID, error: str) -> None: ...
+
+
+@pytest.mark.parametrize("function", [numbers, anumbers, asyncio.wait_for, int, lambda number: number])
+def test_only_a_plain_function_can_run_before_the_first_job_of_a_process(function):
+    with pytest.raises(outlive.ConfigError, match="takes a plain function without parameters, not <"):
+        outlive.App().on_process_start(function)
+
+
+def test_one_task_that_takes_an_id_and_an_error_learns_of_failures():
+    app = outlive.App()
+    with pytest.raises(outlive.ConfigError, match="on_failed takes a task"):
+        app.on_failed(plain)  # type: ignore[type-var]
+    with pytest.raises(outlive.BadArguments):
+        app.on_failed(app.task(plain))  # type: ignore[type-var]
+    told = app.task(name="told")(tell)
+    assert app.on_failed(told.using(queue="alerts")).name == "told"
+    assert app.follower == {"task": "told", "queue": "alerts", "source": "", "on_conflict": "skip"}
+    with pytest.raises(outlive.ConfigError, match="given twice"):
+        app.on_failed(told)
 
 
 @pytest.mark.parametrize(

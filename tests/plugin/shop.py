@@ -12,6 +12,12 @@ app = outlive.App("postgresql://nowhere.invalid/shop", backoff_base_s="1h", back
 partner = app.source("partner", rate_limit_per_minute=1)
 seen: list[object] = []
 """What jobs in this process have noted."""
+prepared: list[int] = []
+
+
+@app.on_process_start
+def prepare() -> None:
+    prepared.append(os.getpid())
 
 
 @app.task

@@ -1,6 +1,7 @@
 """Jobs that a test runs in its own process, with the statements of a worker."""
 
 import asyncio
+import os
 from uuid import UUID
 
 import psycopg
@@ -30,6 +31,13 @@ def test_a_job_runs_here_and_has_its_result(outlive_jobs):
     assert outlive_jobs.run() == []
     with pytest.raises(outlive.NoJob):
         outlive.current()
+
+
+def test_what_an_app_runs_before_the_first_job_of_a_process_runs_once(outlive_jobs):
+    for _ in range(2):
+        shop.price.enqueue("7 EUR")
+        assert [one.result for one in outlive_jobs.run()] == [700]
+    assert shop.prepared == [os.getpid()]
 
 
 def test_a_job_may_run_the_other_jobs_and_goes_on(outlive_jobs):

@@ -66,6 +66,18 @@ def test_a_job_that_is_lost_for_good_enqueues_it(queue):
     assert args[1]
 
 
+def test_the_one_of_the_app_follows_where_a_job_names_none_and_never_itself(queue):
+    queue.register_task(on_failed={"task": "tell", "queue": "alerts"})
+    queue.register_task(name="tell", on_failed={"task": "tell", "queue": "alerts"})
+    own, other = queue.make(links=telling(queue="own")), queue.make()
+    for job in (own, other):
+        queue.run_job(job, Outcome.FAILED, error="no", final=True)
+    assert sorted(told(queue)) == [([str(own), "no"], "own", 5), ([str(other), "no"], "alerts", 5)]
+    for job in queue.values("select id from outlive.jobs where task = 'tell'"):
+        queue.run_job(job, Outcome.FAILED, error="not this either", final=True)
+    assert len(told(queue)) == 2
+
+
 def test_jobs_that_succeed_or_are_cancelled_enqueue_nothing(queue):
     done, cancelled = queue.make(links=telling()), queue.make(links=telling())
     queue.run_job(done)

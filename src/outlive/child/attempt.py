@@ -62,8 +62,16 @@ class _Attempt:
         return Context(self.run, self.channel, self.findings, self.task.codec)
 
 
-def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watchers: Watchers, meter: Meter) -> Done:
-    """Run one job, and report how it ended and what it took."""
+def attempt(
+    tasks: Mapping[str, Runnable],
+    run: Run,
+    channel: Channel,
+    *,
+    watchers: Watchers,
+    meter: Meter,
+    not_started: Raised | None = None,
+) -> Done:
+    """Run one job, and report how it ended and what it took. `not_started`: why its process can't run jobs."""
     task = tasks.get(run.task)
     if task is None:
         error = f"this worker does not have the task {run.task}"
@@ -71,7 +79,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watche
     this = _Attempt(task, run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
-        returned = guarded(_call, this)
+        returned = guarded(_call, this) if not_started is None else not_started
         done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
         watchers.end(done, returned)
     meter.measure(done, preload=task.policy.preload, last=run.last)

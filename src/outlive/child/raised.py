@@ -14,6 +14,8 @@ MAX_KIND_CHARS = 100
 
 class Raised(NamedTuple):
     error: BaseException
+    where: str = ""
+    """What its text says at the end, if it was not the job's function that raised it."""
 
     def summary(self, note: str = "") -> str:
         """The type and the message of the exception, even if it can't be printed."""
@@ -21,7 +23,7 @@ class Raised(NamedTuple):
         message = guarded(str, self.error)
         if isinstance(message, Raised):
             message = "(it can't be printed)"
-        return f"{kind}: {storable(message + note, MAX_ERROR_CHARS - len(kind) - 2)}"
+        return f"{kind}: {storable(message + self.where + note, MAX_ERROR_CHARS - len(kind) - 2)}"
 
     def stack(self) -> str | None:
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""

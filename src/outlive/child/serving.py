@@ -22,6 +22,7 @@ from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.cleanliness import Origin
 from outlive.child.copies import CopiesExit
 from outlive.child.meter import Meter
+from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED, Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
@@ -46,6 +47,7 @@ class Inheritance(NamedTuple):
     stack: int
     """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
     watchers: Watchers
+    start: ProcessStart
     oom_score: bytes = b""
 
 
@@ -133,7 +135,7 @@ def _shed_zygote(output: int) -> None:
 
 def serve(inherited: Inheritance, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
-    _, tasks, channel, stack, watchers, _ = inherited
+    _, tasks, channel, stack, watchers, start, _ = inherited
     job_gateway.gateway = channel
     origin: Origin | None = None
     try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
@@ -142,9 +144,10 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
             policy = tasks[run.task].policy if run.task in tasks else None
             if first is None and policy is not None and not policy.preload:
                 _exec(inherited, run)
+            not_started = start.run(channel.pid) if start.due and policy is not None else None
             if origin is None and policy is not None and policy.recycle_after == "clean":
                 origin = Origin((channel.descriptor, stack, channel.tickets))
-            done = attempt(tasks, run, channel, watchers=watchers, meter=Meter())
+            done = attempt(tasks, run, channel, watchers=watchers, meter=Meter(), not_started=not_started)
             if origin is not None and not run.last:
                 done = _compared(done, origin)
             channel.send(done)
@@ -216,7 +219,7 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
         return NOT_IMPORTED
     watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
-    return serve(Inheritance(target, app.tasks, channel, stack, watchers), run)
+    return serve(Inheritance(target, app.tasks, channel, stack, watchers, ProcessStart(app.process_starts)), run)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from msgspec import UNSET
 from outlive import config as configuration
 from outlive import linux, protocol
 from outlive.child import serving, telemetry
+from outlive.child.process_start import ProcessStart
 from outlive.child.serving import Inheritance, Target
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
@@ -214,7 +215,8 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
     gc.collect()
     gc.freeze()
-    return Inheritance(target, app.tasks, channel, stack, watchers, oom_score), ready
+    start = ProcessStart(app.process_starts)
+    return Inheritance(target, app.tasks, channel, stack, watchers, start, oom_score), ready
 
 
 def _make_codecs(app: App) -> None:
@@ -236,7 +238,7 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
     config = configuration.load(app=app.settings)
     return [
         protocol.TaskFacts(
-            limits=task_row(name, task.policy, config),
+            limits=task_row(name, task.policy, config, app.follower),
             timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
             stall_s=config.stall_s if task.policy.stall_s is UNSET else task.policy.stall_s,
             memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from outlive.client.queue import Queue
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
-from outlive.client.task import BoundJob, Task
+from outlive.client.task import BoundJob, OnFailed, Task, follower
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=Callable[[], object])
+F = TypeVar("F", bound=OnFailed)
 # How much one statement carries at most: enough to be fast, too little to delay other statements.
 PORTION_JOBS = 2000
 PORTION_BYTES = 8 * 1024 * 1024
@@ -67,6 +70,10 @@ class App:
         }
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.process_starts: list[FunctionType] = []
+        """What runs in each process before its first job."""
+        self.follower: dict[str, Any] | None = None
+        """The job that follows a failure, as the database takes it."""
         if database_url and not re.search(r"[=:/]", database_url):
             raise ConfigError(
                 f"{database_url!r} is not the address of a database: write App() with OUTLIVE_DATABASE_URL in the "
@@ -116,6 +123,25 @@ class App:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
         register = declaring.decorator(self, options)
         return register if function is None else register(function)
+
+    def on_process_start(self, function: H, /) -> H:
+        """Run a function in each process of jobs, once, before its first job: to open a client, or to load a model.
+
+        With `recycle_after` the next jobs find what it has left. If it raises, that job fails with its error.
+        """
+        self.process_starts.append(declaring.expect_plain(function))
+        return function
+
+    def on_failed(self, task: F, /) -> F:
+        """Enqueue a job of this task, `@app.on_failed` above `@app.task`, for each job that fails for good or is
+        quarantined and names no other task with `using(on_failed=…)`.
+
+        The task takes the id of that job, and its error. Its own failures call nothing.
+        """
+        if self.follower is not None:
+            raise ConfigError("@app.on_failed is given twice: give it to one task, which may enqueue others")
+        self.follower = follower(task)
+        return task
 
     def schedule(self, cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:
         """Enqueue jobs of a task at the times of a cron expression, or every so often: `@app.schedule(every="30s")`.

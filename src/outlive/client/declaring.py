@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from outlive import policy, validation
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class TaskOptions(policy.LimitOptions, total=False):
@@ -101,6 +103,18 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
         return task
 
     return register
+
+
+def expect_plain(function: Callable[[], object]) -> FunctionType:
+    """The function itself. ConfigError if it can't be called before the first job of a process."""
+    what = f"@app.on_process_start takes a plain function without parameters, not {function!r}"
+    if not inspect.isfunction(function) or function.__code__.co_flags & _NOT_PLAIN:
+        raise ConfigError(what)
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise ConfigError(what) from None
+    return function
 
 
 def _routed(task: str, queue_of: Mapping[str, str]) -> str | None:

@@ -219,7 +219,7 @@ def ids_of(name: str, value: Needed | Iterable[Needed]) -> list[UUID]:
     return ids
 
 
-def _follower(task: OnFailed) -> dict[str, Any]:
+def follower(task: OnFailed) -> dict[str, Any]:
     """The job of `on_failed`, as the database takes it. Its id and arguments come when the other one has failed."""
     found: Task[..., Any, Any] = expect_task("on_failed takes", cast("Any", task))
     if given := found._options.keys() & {"id", "dedupe_key", *_LINKS}:
@@ -254,7 +254,7 @@ _LINKS: Checks = {
     "batch": ("batch", optional(batch_id)),
     "concurrency_key": ("key", optional(_key)),
     "concurrency": ("concurrency", lambda name, value: count(name, value, most=1000)),
-    "on_failed": ("on_failed", lambda _, value: _follower(value)),
+    "on_failed": ("on_failed", lambda _, value: follower(value)),
     "expires": ("expires_s", lambda name, value: 0 if value is None else positive(name, seconds(name, value))),
 }
 """The same for `JobRequest.links`: the options that connect a job with others."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
@@ -26,6 +27,7 @@ from outlive.arguments import Codec
 from outlive.child.attempt import attempt
 from outlive.child.channel import Channel
 from outlive.child.meter import Meter
+from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import OutliveError
@@ -40,6 +42,7 @@ from outlive.worker.fleet.registration import Identity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from outlive.client.app import App
     from outlive.client.task import Task
 
 T = TypeVar("T")
@@ -47,6 +50,9 @@ _FOR_THE_TEST = (KeyboardInterrupt, bdb.BdbQuit, pytest.fail.Exception, pytest.s
 """Exceptions that are meant for the test: the attempt fails, and the test ends with them."""
 _WAITING = frozenset({"outcomes", "batch_done"})
 """Statements by which a job waits for others: these must run meanwhile."""
+
+_starts: WeakKeyDictionary[App, ProcessStart] = WeakKeyDictionary()
+"""What each app runs once in this process, before its first job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,18 @@ class Inline:
         )
         watched = _Watched(task.function, task.policy, task.codec)
         channel = _InlineChannel(self, self._me, claimed.token, queues)
+        start = _starts.setdefault(task.app, ProcessStart(task.app.process_starts))
         with _inside(channel):
-            done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, meter=_NoMeter())
+            failed = start.run(channel.pid) if start.due else None
+            done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, meter=_NoMeter(), not_started=failed)
+        raised = watched.raised if failed is None else failed.error
         end = self._end(done, completing=channel.completing)
         outcome, state = self._run(store.ended([end.token]))[end.token]
         result = None if done.result is None else task.codec.decode_result(done.result)
-        ran = Ran(claimed.id, claimed.task, claimed.attempt, outcome, state, result, end.error, watched.raised)
+        ran = Ran(claimed.id, claimed.task, claimed.attempt, outcome, state, result, end.error, raised)
         self._ran.append(ran)
-        if isinstance(watched.raised, _FOR_THE_TEST):
-            raise watched.raised
+        if isinstance(raised, _FOR_THE_TEST):
+            raise raised
         return ran
 
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:

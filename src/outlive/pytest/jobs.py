@@ -260,7 +260,9 @@ class Jobs:
 
     def _register(self) -> None:
         """Tell the database of tasks and schedules, as a worker does when it starts. Apps read their settings here."""
-        policies = [task_row(name, task.policy, task.app.config) for name, task in self._tasks().items()]
+        policies = [
+            task_row(name, task.policy, task.app.config, task.app.follower) for name, task in self._tasks().items()
+        ]
         if policies != self._registered:
             db.run(self._connection, store.register_tasks(policies))
             self._registered = [*policies]

@@ -1,0 +1,104 @@
+"""What an app runs once in each process, before its first job, and for each job that fails for good."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from outlive import Outcome, State, config
+from tests.driving.jobs import attempts, finished
+from tests.waiting import eventually
+
+SOURCE = """
+import os, pathlib, threading
+from uuid import UUID
+import outlive
+
+app = outlive.App()
+here = pathlib.Path(__file__).parent
+opened = []
+
+@app.on_process_start
+def open_client() -> None:
+    if (here / "broken").exists():
+        raise ConnectionError("no client")
+    if (here / "endless").exists():
+        threading.Event().wait()
+    opened.append((os.getpid(), open(__file__)))
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+def pids() -> list[int]:
+    return [os.getpid(), *(pid for pid, _ in opened)]
+
+fresh, cold, clean, warm = (
+    app.task(name=f"{name}.{__name__}", backoff=0, **options)(pids)
+    for name, options in {
+        "fresh": {}, "cold": {"preload": False}, "clean": {"recycle_after": "clean"}, "warm": {"recycle_after": 100}
+    }.items()
+)
+
+@app.on_failed
+@app.task(max_attempts=1)
+def tell(job: UUID, error: str) -> None:
+    with (here / "told").open("a") as told:
+        print(job, error, file=told)
+    raise ValueError("not even this")
+"""
+
+
+@pytest.fixture
+def shop(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    name = f"prepared_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    module.app.configure(config.load(flags={"database_url": database_url}))
+    yield module
+    module.app.connections.close()
+
+
+def test_it_runs_once_in_each_process_and_is_no_change_by_a_job(start, shop, tmp_path):
+    start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    for task, processes in ((shop.fresh, 4), (shop.cold, 4), (shop.warm, 1), (shop.clean, 1)):
+        ran = [task.enqueue().result(timeout=30) for _ in range(4)]
+        assert all(own == prepared and not more for own, prepared, *more in ran), ran
+        assert len({own for own, *_ in ran}) == processes, task.name
+
+
+@pytest.mark.parametrize("name", ["fresh", "warm", "clean"])
+def test_what_it_raises_is_the_error_of_the_job_which_is_retried(start, shop, queue, tmp_path, name):
+    (broken := tmp_path / "broken").touch()
+    start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    job = getattr(shop, name).using(max_attempts=1000).enqueue()
+    eventually(lambda: len(attempts(queue, job)) > 1, within_s=20)
+    broken.unlink()
+    own, prepared = job.result(timeout=20)
+    assert own == prepared
+    first = attempts(queue, job)[0]
+    assert first.outcome is Outcome.FAILED
+    assert first.error == "ConnectionError: no client (in open_client, before the first job of its process)"
+    assert "in open_client" in (first.stack or "")
+
+
+def test_it_counts_as_the_jobs_time(start, shop, queue, tmp_path):
+    (tmp_path / "endless").touch()
+    start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    job = shop.warm.using(timeout=0.5, max_attempts=1).enqueue()
+    assert finished(job) is State.FAILED
+    assert attempts(queue, job)[0].outcome is Outcome.TIMED_OUT
+
+
+def test_the_callback_of_the_app_learns_of_each_failure_but_its_own(start, shop, queue, tmp_path):
+    (tmp_path / "broken").touch()
+    start(slots=2, target=f"{shop.__name__}:app", folder=tmp_path)
+    job = shop.fresh.using(max_attempts=1).enqueue()
+    assert finished(job) is State.FAILED
+    (tmp_path / "broken").unlink()
+    callback = eventually(lambda: queue.values("select id from outlive.jobs where task like '%.tell'"))
+    eventually(lambda: queue.state_of(callback[0]) is State.FAILED, within_s=20)
+    said = (tmp_path / "told").read_text()
+    assert said == f"{job.id} ConnectionError: no client (in open_client, before the first job of its process)\n"
+    assert len(queue.values("select id from outlive.jobs")) == 2
