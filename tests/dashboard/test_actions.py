@@ -124,11 +124,12 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
     assert act(operator, "resume_queue", name="default") == "queue default is resumed"
     assert act(operator, "pause_source", name="shop") == "source shop is paused"
     assert act(operator, "resume_source", name="shop") == "source shop is resumed"
-    assert act(operator, "set_rate", name="shop", rate="7.5") == "source shop is set"
+    assert act(operator, "set_source", name="shop", rate_limit_per_minute="7.5", burst="") == "source shop is set"
     assert "7.5/min" in words(dashboard.get("/sources"))
     assert "7.5" in words(dashboard.get("/audit"))
-    assert act(operator, "set_rate", name="shop", rate="") == "source shop is set"
+    assert act(operator, "set_source", name="shop", rate_limit_per_minute="") == "source shop is set"
     assert "60/min" in words(dashboard.get("/sources"))
+    assert act(operator, "set_source", name="shop", rate_limit_per_minute="") == "source shop is as it was"
     assert act(operator, "pause_schedule", name="tick") == "schedule tick is paused"
     assert act(operator, "resume_schedule", name="tick") == "schedule tick is resumed"
     assert act(operator, "run_schedule", name="tick") == "a job of tick is enqueued"
@@ -143,9 +144,58 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
         answer = operator.post("/act", action=action, name=name, proof=operator.proof())
         assert answer.status_code == 400
     for rate in ("fast", "-1", "nan", "1e99"):
-        answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
+        limits = {"rate_limit_per_minute": rate, "burst": "7"}
+        answer = operator.post("/act", action="set_source", name="shop", **limits, proof=operator.proof())
         assert answer.status_code == 400
+        assert all(told in answer.text for told in ("rate_limit_per_minute is", f'value="{rate}"', 'value="7"'))
     assert len(queue.run(store.list_audit())) == 10
+
+
+def test_a_schedule_is_changed_reset_and_removed(dashboard, queue):
+    tick = Schedule(name="tick", task="work", args=b"{}", every_s=60)
+    queue.run(store.declare_schedules([tick], "shop:app"))
+    queue.run(store.add_schedule("own", {"task": "work", "cron": "0 9 * * *"}))
+    operator = dashboard.operator
+    columns = "select cron, every_s, timezone, jitter_s, starts_at::text, priority from outlive.schedules"
+    asked = dashboard.get("/confirm?action=set_schedule&name=tick").text
+    assert all(told in asked for told in ("Declared by", "shop:app", "until the schedule is reset", 'value="1m"'))
+    changes = {"every": "", "cron": "*/5 * * * *", "timezone": "Europe/Berlin", "jitter": "30s", "priority": "2"}
+    changes |= {"start": "2027-01-01T00:00Z", "end": "", "queue": "", "missed": "once", "overlap": "queue"}
+    assert act(operator, "set_schedule", name="tick", **changes) == "schedule tick is set"
+    assert queue.row(f"{columns} where name = 'tick'") == {
+        "cron": "*/5 * * * *",
+        "every_s": None,
+        "timezone": "Europe/Berlin",
+        "jitter_s": 30,
+        "starts_at": "2027-01-01 00:00:00+00",
+        "priority": 2,
+    }
+    assert act(operator, "set_schedule", name="tick", **changes) == "schedule tick is as it was"
+    [entry] = queue.run(store.list_audit())
+    assert msgspec.json.decode(entry["what"]) == {
+        "schedule": "tick",
+        "every_s": None,
+        "cron": "*/5 * * * *",
+        "timezone": "Europe/Berlin",
+        "jitter_s": 30,
+        "starts_at": "2027-01-01T00:00:00Z",
+        "priority": 2,
+    }
+    for wrong in (
+        {"every": "5m", "cron": "* * * * *"},
+        {"cron": "every day"},
+        {"timezone": "Berlin/Europe"},
+        {"priority": "high"},
+    ):
+        answer = operator.post("/act", action="set_schedule", name="tick", **wrong, proof=operator.proof())
+        assert answer.status_code == 400
+        assert f'value="{next(iter(wrong.values()))}"' in answer.text
+    assert act(operator, "reset_schedule", name="tick") == "schedule tick is as its app declares it"
+    assert queue.value("select every_s from outlive.schedules where name = 'tick'") == 60
+    page = dashboard.get("/schedules").text
+    assert ("remove_schedule&amp;back=%2Fschedules&amp;name=own" in page, "name=tick" in page) == (True, True)
+    assert "remove_schedule&amp;back=%2Fschedules&amp;name=tick" not in page
+    assert act(operator, "remove_schedule", name="own") == "schedule own is removed"
 
 
 def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard, queue):

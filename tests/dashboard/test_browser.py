@@ -1,6 +1,7 @@
 """The dashboard in a real browser: each page, each action, live updates, the keyboard, a phone, and accessibility."""
 
 import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -13,23 +14,23 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from outlive import App, db, store
-from outlive.model import Schedule, SourceLimits
+from outlive.model import Ended, LiveOutput, Schedule, SourceLimits
 from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, make_hostile
 from tests.dashboard.browsing import CHROMIUM, live, opened, served
 from tests.driving.databases import new_database
-from tests.driving.making import Queue, make, make_finished, make_quarantined, new_worker
+from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined, new_worker
 from tests.waiting import eventually
 
 PAGES = ("", "jobs", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
-PHONE = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"
 AXE = "axe.run(document, {resultTypes: ['violations']})"
-SERIOUS = ("serious", "critical")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium")
 
@@ -202,13 +203,40 @@ def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_questi
         assert last_audit(connection) == (f"{button.split()[0].lower()} {noun}", 0, {noun: name})
 
 
-def test_an_operator_sets_and_resets_the_rate_of_a_source(page, queue):
-    for rate, expected in (("7.5", 7.5), ("", None)):
+def test_an_operator_sets_and_resets_the_limits_of_a_source(page, queue):
+    limits = {
+        "rate_limit_per_minute": 7.5,
+        "burst": 2,
+        "max_concurrency": 3,
+        "breaker_failures": 4,
+        "breaker_pause_s": 9,
+    }
+    for values in (limits, dict.fromkeys(limits)):
         page.goto("/sources")
-        question = "Set the rate of the source shop?"
-        act(page, button_of(page, "shop", "Set rate"), question, "source shop is set", rate=rate)
-        assert queue.value("select set_rate_limit_per_minute from outlive.sources") == expected
-        assert last_audit(queue) == ("set source", 0, {"source": "shop", "rate_limit_per_minute": expected})
+        texts = {key: "" if value is None else str(value) for key, value in values.items()}
+        question = "Set the limits of the source shop?"
+        act(page, button_of(page, "shop", "Set"), question, "source shop is set", **texts)
+        [found] = queue.run(store.source_limits("shop"))
+        assert {key: found[f"set_{key}"] for key in limits} == values
+        assert last_audit(queue) == ("set source", 0, {"source": "shop", **values})
+
+
+def test_a_form_that_is_refused_keeps_what_was_typed(browser, address, queue):
+    with browser.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.goto(f"/schedules?token={OPERATOR}")
+        button_of(page, "nightly", "Change").click()
+        page.fill("#cron", "at noon")
+        page.select_option("#overlap", "skip")
+        page.click("text=Yes")
+        expect(page.locator("form [role=alert]")).to_contain_text("'at noon', which can't be read")
+        expect(page.locator("#cron")).to_have_value("at noon")
+        page.fill("#cron", "0 12 * * *")
+        page.click("text=Yes")
+        expect(page.locator(".done")).to_have_text("schedule nightly is set")
+        assert queue.row("select cron, overlap from outlive.schedules") == {"cron": "0 12 * * *", "overlap": "skip"}
+        done = "schedule nightly is as its app declares it"
+        act(page, button_of(page, "nightly", "Reset"), "Reset the schedule nightly?", done)
 
 
 def test_an_operator_retries_the_failed_jobs_of_a_batch_closes_and_cancels_it(page, queue):
@@ -277,13 +305,61 @@ def test_the_keyboard_is_enough(page, queue):
 
 def test_every_page_fits_a_phone(page, queue):
     job = queue.make_finished(Outcome.FAILED, task="a" * 150)
-    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    page.set_viewport_size(PHONE)
     for path in (*PAGES, f"jobs/{job}"):
         page.goto(f"/{path}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], f"/{path} is {wide} pixels wide"
         expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=1)
         expect(page.locator(".chart.wide:visible")).to_have_count(0)
+
+
+def test_filters_fold_on_a_phone_and_buttons_stand_at_the_right(page, queue):
+    queue.make(task="folded")
+    task = page.get_by_label("Task", exact=True)
+    page.goto("/jobs?task=folded")
+    expect(task).to_be_visible()
+    expect(page.locator("summary", has_text="Filters")).to_be_hidden()
+    page.set_viewport_size(PHONE)
+    expect(task).to_be_hidden()
+    page.click("text=Filters: task folded")
+    expect(task).to_be_visible()
+    for path in ("queues", "sources", "schedules", "workers"):
+        page.goto(f"/{path}")
+        for cell in page.locator("td.acts:visible").all():
+            inside, boxes = cell.bounding_box(), [button.bounding_box() for button in cell.locator(".button").all()]
+            assert inside is not None
+            right = max(box["x"] + box["width"] for box in boxes if box)
+            assert abs(right - inside["x"] - inside["width"]) < 2, path
+            assert len({box["y"] for box in boxes if box}) == 1, path
+
+
+def test_the_output_of_a_running_job_follows_its_end_unless_the_reader_scrolls_up(page, queue):
+    running = queue.claim_job(queue.make(task="talks"))
+
+    def says(lines: int) -> None:
+        said = "".join(f"line {n}\n" for n in range(lines))
+        queue.run(store.write_output(WORKER, [LiveOutput(running.token, lines, said, None)]))
+        expect(page.locator("pre.follow")).to_contain_text(f"line {lines - 1}", timeout=10_000)
+
+    def place() -> list[int]:
+        """How far the output is scrolled, and how far from its end that is."""
+        return page.locator("pre.follow").evaluate(
+            "it => [Math.round(it.scrollTop), Math.round(it.scrollHeight - it.clientHeight - it.scrollTop)]"
+        )
+
+    page.goto(f"/jobs/{running.id}")
+    live(page)
+    for lines in (60, 90):
+        says(lines)
+        assert (place()[0] > 0, place()[1] <= 1) == (True, True)
+    page.locator("pre.follow").evaluate("it => { it.scrollTop = 40 }")
+    says(120)
+    assert (place()[0], place()[1] > 100) == (40, True)
+    page.locator("pre.follow").evaluate("it => { it.scrollTop = it.scrollHeight }")
+    says(150)
+    assert place()[1] <= 1
+    queue.end(Ended(running.token))
 
 
 def test_pages_work_without_the_script(browser, address, queue):
@@ -315,7 +391,7 @@ def axe() -> str | None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_axe_finds_nothing_serious(browser, address, queue):
+def test_axe_finds_nothing(browser, address, queue):
     source = axe()
     if source is None:
         pytest.skip("axe-core can't be had: npm pack axe-core")
@@ -323,11 +399,13 @@ def test_axe_finds_nothing_serious(browser, address, queue):
     with browser.new_context(base_url=address, bypass_csp=True) as context:
         page = context.new_page()
         page.goto(f"/?token={OPERATOR}")
-        for path in (*PAGES, f"jobs/{job}", f"confirm?action=retry&id={job}", "login"):
+        questions = [f"retry&id={job}", "set_source&name=shop", "set_schedule&name=nightly"]
+        for path in (*PAGES, f"jobs/{job}", *(f"confirm?action={one}" for one in questions), "login"):
             page.goto(f"/{path}")
-            for scheme in ("light", "dark"):
+            page.add_script_tag(content=source)
+            for scheme, size in itertools.product(("light", "dark"), (DESK, PHONE)):
                 page.emulate_media(color_scheme=scheme)
-                page.add_script_tag(content=source)
-                found = [one for one in page.evaluate(AXE)["violations"] if one["impact"] in SERIOUS]
+                page.set_viewport_size(size)
+                found = page.evaluate(AXE)["violations"]
                 told = [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
-                assert told == [], f"/{path} in {scheme}"
+                assert told == [], f"/{path} in {scheme}, {size}"

@@ -170,6 +170,14 @@ def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes
     assert "Memory against its limit of 256 MB 0 256 MB 90 MB 0 s 3 s page 7" in shown
 
 
+def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dashboard, queue):
+    assert "No queue is known yet" in words(dashboard.get("/queues"))
+    queue.register_task(queue="mail")
+    queue.make_finished(queue="busy")
+    eventually(lambda: "mail on 0 0 0 0 0 0" in words(dashboard.get("/queues")), what="a queue without jobs")
+    assert re.search(r"busy on 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
+
+
 def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard):
     assert dashboard.get("/jobs/01a1e44e-59aa-7251-b8db-923b6d87e804").status_code == 404
     assert dashboard.get("/jobs/nonsense").status_code == 404

@@ -110,6 +110,33 @@ def test_rates_are_those_of_the_last_minute(queue):
     assert queue.run(store.rates()) == {"succeeded": pytest.approx(0.1)}
 
 
+def test_a_queue_has_the_rate_of_its_last_five_minutes_and_how_long_its_jobs_waited(queue):
+    queue.set_now()
+    for waited_s in (2, 4):
+        job = queue.make(queue="mail")
+        queue.set_now(later_s=waited_s)
+        queue.run_job(job)
+        queue.set_now()
+    queue.run_job(queue.make(queue="mail", task="other"), Outcome.FAILED, final=True)
+    queue.make_finished(queue="calm")
+    queue.execute("update outlive.attempts set ended_at = ended_at - interval '6 minutes' where queue = 'calm'")
+    queue.set_now(later_s=60)
+    found = {row["name"]: row for row in queue.run(store.queues_with_rates())}
+    assert [(name, row["per_minute"], row["rate_estimated"]) for name, row in found.items()] == [
+        ("calm", 0, False),
+        ("mail", 0.6, False),
+    ]
+    assert found["mail"]["waited_s"] == [2, pytest.approx(3.8)]
+    assert found["calm"]["waited_s"] is None
+
+
+def test_the_rate_of_a_busy_queue_is_that_of_its_newest_ends(queue):
+    queue.execute(ENDS_OF_A_MINUTE, {"minute": MINUTE, "ends": 20_000, "within_s": 60, "apart": 1})
+    queue.set_now()
+    [found] = queue.run(store.queues_with_rates())
+    assert (found["per_minute"], found["rate_estimated"]) == (pytest.approx(20_000, rel=0.01), True)
+
+
 MINUTE = NOON - timedelta(minutes=1)
 ENDS_OF_A_MINUTE = b"""
 insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses,

@@ -30,7 +30,7 @@ FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
-        *("count_held", "watch", "silent_workers"),
+        *("count_held", "queue_rates", "watch", "silent_workers"),
     },
     "outlive_job": {"complete"},
     "outlive_protocol": PROTOCOL,
@@ -137,7 +137,8 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete"),
-        *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
+        *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "queue_rates"),
+        *("watch", "silent_workers"),
         *PROTOCOL,
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
@@ -234,7 +235,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.unserved_tasks(ids), store.job(ids[0]), store.list_attempts(ids[0]))
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())
-        run(store.list_queues(), store.list_lanes(limit=10), store.stats(), store.rates(), store.latencies())
+        run(store.list_queues(), store.queues_with_rates(), store.source_limits("shop"))
+        run(store.list_lanes(limit=10), store.stats(), store.rates(), store.latencies())
         run(store.count_stuck())
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())

@@ -190,6 +190,15 @@ def test_queues_are_shown_with_the_number_of_their_jobs(queue):
     }
 
 
+def test_a_queue_without_jobs_is_known_by_its_task_or_by_a_worker_that_lives(queue):
+    queue.register_task(queue="mail")
+    for worker, state, served in ((WORKER, "active", ["mail", "slow"]), (new_worker(), "dead", ["past"])):
+        queue.register_worker(worker, state=state)
+        queue.execute("update outlive.workers set queues = %s where id = %s", [served, worker])
+    names = "select name from outlive.queue_states where waiting = 0 order by name"
+    assert queue.values(names) == ["mail", "slow"]
+
+
 def test_a_queue_counts_its_suspects_as_waiting_and_its_killers_apart(queue):
     queue.make_quarantined()
     queue.make(options={"max_losses": 2})

@@ -34,7 +34,7 @@ def queues(context: CommandContext) -> Listing[Sequence[Row]]:
 
     Example: outlive queues --watch
     """
-    return context.rows(store.list_queues(), QUEUES, "no queue has a job")
+    return context.rows(store.list_queues(), QUEUES, "no queue is known yet")
 
 
 @command(queues_app)
@@ -44,7 +44,6 @@ def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
     Example: outlive queues pause slow
     """
     known = {row["name"] for row in context.run(store.list_queues())}
-    known |= {queue for row in context.run(store.list_workers()) for queue in row["queues"] or ()}
     if name not in known:
         identifier("the name of a queue", name)
         others = f"; there are {', '.join(sorted(known)[:MOST_NAMED])}" if known else ""

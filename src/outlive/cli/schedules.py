@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from outlive import store, timetable, wire
+from outlive import store, wire
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
 from outlive.cli.screen import Column, Listing, Row, of, text
-from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
 from outlive.humanize import brief, duration, one_line
-from outlive.operations import facts, findings
+from outlive.operations import facts, findings, schedule_changes
 from outlive.validation import identifier
 
 if TYPE_CHECKING:
@@ -132,15 +130,10 @@ def set_(
     """
     if cron is not None and every is not None:
         raise ConfigError("--cron and --every are both given: give only one of them")
-    given: dict[str, object] = {"every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
-    given |= {"jitter": jitter, "start": _moment(start), "end": _moment(end), "queue": queue, "priority": priority}
-    values = {
-        field: check(f"--{name}", given[name])
-        for name, (field, check) in OPTIONS.items()
-        if given.get(name) is not None
-    }
-    if cron is not None or every is not None:
-        values = {"every_s": None, "cron": cron, **values}
+    given = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
+    given |= {"jitter": jitter, "start": start, "end": end, "queue": queue}
+    given |= {"priority": None if priority is None else str(priority)}
+    values = schedule_changes.values_of({name: text for name, text in given.items() if text is not None}, "--")
     if args is not None:
         values["args"] = msgspec.Raw(json_arguments(args))
     if task is not None:
@@ -151,9 +144,7 @@ def set_(
     identifier("the name of a schedule", name)
     if name not in found and ("task" not in values or not {"cron", "every_s"} & values.keys()):
         raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
-    timetable.timetable(
-        timetable.schedule_in({**found.get(name, {}), **values, "name": name})
-    )  # Refuses what can't be fired.
+    schedule_changes.refuse_unless_it_can_fire(name, found.get(name, {}), values)
     make, verb, done = (store.set_schedule, "set", "set") if name in found else (store.add_schedule, "add", "made")
     context.audited(make(name, values), f"{verb} schedule", {"schedule": name, **values})
     screen.say(f"schedule {name} is {done}")
@@ -186,8 +177,7 @@ def reset(context: CommandContext, name: Name) -> None:
 
     Example: outlive schedules reset report
     """
-    context.audited(store.reset_schedule(name), "reset schedule", {"schedule": name})
-    screen.say(f"schedule {name} is as its app declares it")
+    context.control("reset_schedule", name)
     _warn_of_withdrawn(context, name)
 
 
@@ -197,13 +187,4 @@ def remove(context: CommandContext, name: Name) -> None:
 
     Example: outlive schedules remove report
     """
-    context.audited(store.remove_schedule(name), "remove schedule", {"schedule": name})
-    screen.say(f"schedule {name} is removed")
-
-
-def _moment(text: str | None) -> object:
-    """The time that a text names, or the text itself, which the check refuses."""
-    try:
-        return text and datetime.fromisoformat(text)
-    except ValueError:
-        return text
+    context.control("remove_schedule", name)

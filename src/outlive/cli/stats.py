@@ -199,7 +199,7 @@ class Pulse:
             _line("", (seen.counts.ended() or "no attempt has ended in the last minute", "dim")),
             _times("wait", seen.wait_s),
             _times("run", seen.run_s),
-            *_part("queues", seen.queues, _queue, "no queue has a job"),
+            *_part("queues", seen.queues, _queue, "no queue is known yet"),
             *_part("workers", seen.workers, _worker, "no worker runs", most=WORKERS),
             *_part("killers", seen.killers, _killer, "no job is in quarantine"),
             *_part("sources", seen.sources, _source, "no app has declared a source"),

@@ -133,6 +133,7 @@ class History:
         self._database = database
         self.counts = Recent(database, store.stats())
         self.queues = Recent(database, store.list_queues())
+        self.queue_rates = Recent(database, store.queues_with_rates())
         self.lanes = Recent(database, store.list_lanes(limit=MOST_LANES))
         self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
@@ -149,6 +150,7 @@ class History:
             await asyncio.wait([self._noting])
         await self.counts.stop()
         await self.queues.stop()
+        await self.queue_rates.stop()
         await self.lanes.stop()
 
     async def _note_depths(self) -> None:

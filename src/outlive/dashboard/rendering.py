@@ -82,6 +82,7 @@ def environment() -> Environment:
         seconds=seconds,
         size=size,
         number=humanize.number,
+        rate=humanize.rate,
         short_id=humanize.short_id,
         tail=humanize.tail,
     )

@@ -83,6 +83,8 @@ class Site:
             *Probes(self).routes(),
         ]
         for page in pages:
+            if page.look is actions.confirm:
+                self._question = page
             routes.append(Route(page.path, self._page(page), methods=["GET"]))
             if page.live:
                 routes.append(Route(f"/live{page.path}", self._stream(page), methods=["GET"]))
@@ -215,9 +217,23 @@ class Site:
         if not self.access.proves(request, values.get("proof", "")):
             raise Refused("This form is from another session: go back, and try once more.")
         who = f"{person.shown} from {address_of(request) or 'here'} (dashboard)"
-        entry, back = await actions.perform(self, given, who), values.get("back", "")
+        try:
+            entry, back = await actions.perform(self, given, who), values.get("back", "")
+        except (BadArguments, ConfigError) as error:
+            return await self._ask_again(request, given, error)
         gone = values.get("action") == "prune" and back.startswith("/jobs/")  # The page of the job, with the job.
         return self._back(request, "/jobs" if gone else back, entry)
+
+    async def _ask_again(self, request: Request, given: list[tuple[str, str]], error: OutliveError) -> Response:
+        """The form of an action once more, with what was typed, and what is wrong with it."""
+        visit = Visit(self._question, Role.OPERATOR, _root(request), (), tuple(given))
+        found = await self._found(visit)
+        if not found["question"].fields:
+            raise error
+        html = self.templates.page(
+            visit.page.template, {**found, "wrong": str(error), "live": None, **self.frame(request)}
+        )
+        return HTMLResponse(html, 400)
 
     def _back(self, request: Request, back: str, entry: UUID) -> Response:
         """Lead to a page of the dashboard that says what became of an action."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """`action` is what the audit calls it. `make` takes the name of the thing, and for a rate the new limits."""
+    """`action` is what the audit calls it. `make` takes the name of the thing, and to set it the new values."""
 
     action: str
     done: str
@@ -47,12 +47,12 @@ CONTROLS = {
     "remove_source": Control(
         "remove source", "removed", store.remove_source, "It comes back if a worker declares it or a job names it."
     ),
-    "set_rate": Control(
+    "set_source": Control(
         "set source",
         "set",
         store.set_source,
-        "It holds for all workers, at once.",
-        "Set the rate of the {noun} {name}?",
+        "This overrides what the app declares, for all workers and at once. An empty field: as the app declares it.",
+        "Set the limits of the {noun} {name}?",
     ),
     "drain_worker": Control(
         "drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."
@@ -69,6 +69,22 @@ CONTROLS = {
         store.run_schedule,
         "A job of it is enqueued now, beside its firings.",
         "Run the schedule {name} now?",
+    ),
+    "set_schedule": Control(
+        "set schedule",
+        "set",
+        store.set_schedule,
+        "This overrides what the app declares, also after deploys, until the schedule is reset.",
+        "Change the {noun} {name}?",
+    ),
+    "reset_schedule": Control(
+        "reset schedule",
+        "as its app declares it",
+        store.reset_schedule,
+        "What operators have changed of it is taken back: the declaration of its app applies again.",
+    ),
+    "remove_schedule": Control(
+        "remove schedule", "removed", store.remove_schedule, "It fires no more. The jobs that it has made stay."
     ),
 }
 

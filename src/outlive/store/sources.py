@@ -34,6 +34,11 @@ def breakers(*, command: bool = True) -> Table:
     """
 
 
+@decoded_by(table)
+def source_limits(name: str) -> Table:
+    """What the app declares, and as `set_…` what operators have set."""
+
+
 @decoded_by(any_row)
 def pause_source(name: str) -> bool:
     """False: there is no such source."""

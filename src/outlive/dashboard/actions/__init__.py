@@ -6,14 +6,14 @@ Both find the same action in their fields. Every action is written to the audit,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outlive.dashboard.access import Role
 from outlive.dashboard.actions.batches import CancelBatch, CloseBatch
-from outlive.dashboard.actions.controls import Operate, SetRate
+from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSchedule, SetSource
 from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
 from outlive.dashboard.job_choice import filter_of, ids_of
@@ -40,7 +40,7 @@ async def confirm(site: Site, visit: Visit) -> Mapping[str, Any]:
         question = await action_in(visit.query).question(site)
     except NothingToDo as reason:
         raise Elsewhere(str(reason), back) from None
-    return {"title": "Confirm", "back": back, "question": question, "most": LISTED}
+    return {"title": "Confirm", "back": back, "question": question, "wrong": None, "most": LISTED}
 
 
 async def perform(site: Site, fields: Fields, who: str) -> UUID:
@@ -74,11 +74,17 @@ def _text(field: str, fields: Fields) -> str:
     return dict(fields).get(field, "").replace("\0", "").strip()
 
 
+def _typed(names: Collection[str], fields: Fields) -> Mapping[str, str]:
+    """What an operator has written into the form of a question."""
+    return {name: _text(name, fields) for name in names if name in dict(fields)}
+
+
 _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     **{name: partial(_act_on_selected, verb) for name, verb in VERBS.items()},
     **{f"{name}_all": partial(_act_on_matching, verb) for name, verb in VERBS.items()},
     **{name: partial(_operate, control) for name, control in CONTROLS.items()},
     "cancel_batch": lambda fields: CancelBatch(_text("name", fields)),
     "close_batch": lambda fields: CloseBatch(_text("name", fields)),
-    "set_rate": lambda fields: SetRate(_text("name", fields), _text("rate", fields)),
+    "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
+    "set_schedule": lambda fields: SetSchedule(_text("name", fields), _typed(SCHEDULE, fields)),
 }

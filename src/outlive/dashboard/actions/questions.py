@@ -20,16 +20,25 @@ class NothingToDo(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Field:
+    """A value that the operator may change before the answer. `hint` says what an empty one means."""
+
+    name: str
+    label: str
+    value: str
+    hint: str = ""
+    choices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What the page `/confirm` shows. `jobs` are the first jobs that it concerns, if there are several. `rate` is the
-    present rate of a source, for an action that takes a new one.
-    """
+    """What the page `/confirm` shows. `jobs` are the first jobs that it concerns, if there are several."""
 
     words: str
     note: str
     facts: Sequence[tuple[str, str]] = ()
     danger: bool = False
-    rate: str | None = None
+    fields: Sequence[Field] = ()
     jobs: Sequence[Mapping[str, Any]] = ()
 
 

@@ -55,7 +55,8 @@ grant select on
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(), outlive.end_rates(),
-  outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint), outlive.silent_workers()
+  outlive.queue_rates(), outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
+  outlive.silent_workers()
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

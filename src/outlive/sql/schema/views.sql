@@ -88,8 +88,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes
 from outlive.workers k;
 
--- Every queue: whether it is paused, how many jobs it has, and since when the oldest is ready. Large counts are
--- estimated.
+-- Every queue that has unfinished jobs, was paused, is that of a task, or is served by name: whether it is paused,
+-- how many jobs it has, and since when the oldest is ready. Large counts are estimated.
 create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
@@ -107,11 +107,17 @@ from (
     estimated
   from outlive.count_held()
   union all
-  select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c
+  select name, 0, 0, 0, 0, 0, null, false from outlive.queues
+  union all
+  select queue, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
+  union all
+  select n.name, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
+  where k.state in ('active', 'stale', 'draining')) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
 
--- Every source: the limits that hold, the tokens that are left, the failures in a row, and the breaker.
+-- Every source: the limits that hold, the tokens that are left, the failures in a row, and the breaker. `changed`:
+-- an operator has set a limit.
 create view outlive.source_health as
 select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
@@ -120,7 +126,11 @@ select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when s.paused_until is null then 'closed'
        when s.paused_until > outlive.now() then 'open'
        else 'half-open' end as breaker,
-  not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
+  not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused,
+  coalesce(s.set_breaker_failures, s.breaker_failures) as breaker_failures,
+  coalesce(s.set_breaker_pause_s, s.breaker_pause_s) as breaker_pause_s,
+  num_nonnulls(s.set_rate_limit_per_minute, s.set_burst, s.set_max_concurrency, s.set_breaker_failures,
+    s.set_breaker_pause_s) > 0 as changed
 from outlive.sources s, lateral (
   select
     nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,

@@ -147,8 +147,19 @@ select id, name, hostname, pid, version, queues, state, started_at, last_seen,
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
--- Every queue that has jobs or was paused. More than 10,000 jobs of a lane are estimated.
+-- Every queue that has unfinished jobs, was paused, or is named by a task or a worker. More than 10,000 jobs of a
+-- lane are estimated.
 select * from outlive.queue_states order by name;
+
+-- name: queues_with_rates
+-- The same, and queues of which only finished jobs are left, with how many jobs ended per minute lately, and how
+-- long these had waited: p50 and p95.
+select coalesce(q.name, r.queue) as name, coalesce(q.paused, false) as paused, q.paused_at,
+  coalesce(q.waiting, 0) as waiting, coalesce(q.ready, 0) as ready, coalesce(q.running, 0) as running,
+  coalesce(q.blocked, 0) as blocked, coalesce(q.quarantined, 0) as quarantined, q.oldest_ready_at,
+  coalesce(q.estimated, false) as estimated, coalesce(r.per_minute, 0) as per_minute,
+  coalesce(r.estimated, false) as rate_estimated, r.waited_s
+from outlive.queue_states q full join outlive.queue_rates() r on r.queue = q.name order by 1;
 
 -- name: list_sources
 -- Every source, with the limits that hold now.

@@ -51,6 +51,12 @@ update outlive.sources s set
 from changed c where s.name = c.name
 returning s.name, outlive.wake();
 
+-- name: source_limits
+-- What the app declares of one source, and what operators have set. Zero rows: there is no such source.
+select s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s,
+  s.set_rate_limit_per_minute, s.set_burst, s.set_max_concurrency, s.set_breaker_failures, s.set_breaker_pause_s
+from outlive.sources s where s.name = :name::text;
+
 -- name: pause_source
 -- The source's jobs are not claimed any more. Running jobs go on. Zero rows: there is no such source.
 update outlive.sources set enabled = false where name = :name::text returning name;

@@ -8,6 +8,7 @@
 --     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
 --     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
+--     queue_rates     how many jobs of each queue ended per minute lately, and how long they had waited
 --
 -- An index by lane finds every lane, and up to 10,000 rows of each are counted. What a lane has beyond that is
 -- estimated from a sample of pages that are evenly spread over the table: the same table gives the same figure,
@@ -175,3 +176,39 @@ begin atomic
     where t.state = s and t.ended_at > outlive.now() - interval '1 minute' order by t.ended_at desc limit 2000) a
   group by s;
 end;
+
+create or replace function outlive.queue_rates()
+returns table (queue text, per_minute double precision, estimated boolean, waited_s double precision[])
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- How many jobs of each queue ended per minute in the last five minutes, and how long the newest 200 of them had
+-- waited for their first attempt: p50 and p95. Of a lane in which more ended than are counted, the newest say how
+-- often jobs end. A queue that has finished jobs has a row.
+#variable_conflict use_column
+begin
+  return query
+  with lane as materialized (
+    select l.queue, l.hash, least(1000, greatest(20, 20000 / count(*) over ())) as most
+    from outlive.finished_lanes() l),
+  ended as materialized (
+    select l.queue, l.hash, l.most, a.* from lane l left join lateral (
+      select t.job_id, t.attempt, t.started_at, t.ended_at from outlive.attempts t
+      where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+        and t.state in ('succeeded', 'failed', 'cancelled') and t.ended_at > outlive.now() - interval '5 minutes'
+      order by t.ended_at desc limit l.most) a on true),
+  rated as (
+    select e.queue, count(e.ended_at) = e.most as large, count(e.ended_at)
+      / case when count(e.ended_at) < e.most then 5
+        else greatest(extract(epoch from outlive.now() - min(e.ended_at)) / 60, 0.0001) end as per_minute
+    from ended e group by e.queue, e.hash, e.most),
+  begun as (
+    select e.queue, e.job_id, e.started_at, row_number() over (partition by e.queue order by e.ended_at desc) as n
+    from ended e where e.attempt = 1 and e.started_at is not null),
+  waited as (
+    select b.queue, percentile_cont('{0.5,0.95}'::double precision[]) within group (
+        order by greatest(0, extract(epoch from b.started_at - j.ready_at))::double precision) as waited_s
+    from begun b cross join lateral (select i.ready_at from outlive.jobs i where i.id = b.job_id) j
+    where b.n <= 200 group by b.queue)
+  select r.queue, sum(r.per_minute)::double precision, bool_or(r.large), w.waited_s
+  from rated r left join waited w on w.queue = r.queue group by r.queue, w.waited_s;
+end $$;
