@@ -66,13 +66,24 @@ function morph(have, want) {
   morphChildren(have, want);
 }
 
+// Output shows its end, and follows it, unless the reader has scrolled up.
+
+const AT_END_PX = 24;
+const isAbove = (pre) => pre.scrollHeight - pre.clientHeight - pre.scrollTop > AT_END_PX;
+
+function follow(except = []) {
+  for (const pre of findAll("pre.follow")) if (!except.includes(pre)) pre.scrollTop = pre.scrollHeight;
+}
+
 function update(parts) {
+  const read = findAll("pre.follow").filter(isAbove);
   for (const [id, html] of Object.entries(parts)) {
     const have = document.getElementById(id);
     if (!have) continue;
     const parsed = new DOMParser().parseFromString(`<div id="${id}">${html}</div>`, "text/html");
     morph(have, parsed.getElementById(id));
   }
+  follow(read);
   tellTimes();
   countChosen();
 }
@@ -272,6 +283,7 @@ theme.addEventListener("click", () => {
 find("#keys").hidden = false;
 find("#keys").addEventListener("click", () => find("#help").showModal());
 if (location.hash === "#search" && find("input[type=search]")) find("input[type=search]").focus();
+follow();
 if (document.body.dataset.live) connect();
 tellTimes();
 tellZone();
