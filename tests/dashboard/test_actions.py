@@ -134,6 +134,10 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
     assert act(operator, "resume_schedule", name="tick") == "schedule tick is resumed"
     assert act(operator, "run_schedule", name="tick") == "a job of tick is enqueued"
     queue.register_worker(name="crawler")
+    queue.execute("update outlive.workers set app = 'a:b', reload_error = 'no such module'")
+    assert "has old code: no such module" in words(dashboard.get("/workers"))
+    assert act(operator, "reload_worker", name="crawler") == "worker crawler is told to reload"
+    assert "reloads" in words(dashboard.get("/workers"))
     assert act(operator, "drain_worker", name="crawler") == "worker crawler is told to drain"
     for action, name in (
         ("drain_worker", "none"),
@@ -148,7 +152,7 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
         answer = operator.post("/act", action="set_source", name="shop", **limits, proof=operator.proof())
         assert answer.status_code == 400
         assert all(told in answer.text for told in ("rate_limit_per_minute is", f'value="{rate}"', 'value="7"'))
-    assert len(queue.run(store.list_audit())) == 10
+    assert len(queue.run(store.list_audit())) == 11
 
 
 def test_a_schedule_is_changed_reset_and_removed(dashboard, queue):

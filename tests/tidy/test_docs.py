@@ -41,8 +41,9 @@ def test_the_pages_say_how_many_connections_a_worker_has_at_most():
     me = Identity("crawler-1", 1, None)
     zygotes, alerts = Zygotes("no:app", me.id, me.slots), Alerts()
     services = Services(
-        me, config.Config(), "", zygotes, alerts, {}, on_declared_dead=lambda: None, on_drain=lambda: None
-    )
+        me, config.Config(), "", zygotes, alerts, {},
+        on_declared_dead=lambda: None, on_drain=lambda: None, on_reload=lambda: None,
+    )  # fmt: skip
     most = len(services.sessions) + 1  # The sessions, and the connection that shows its life.
     always, scraped = 3, 1
     sizes = ROOT / "docs" / "how-to" / "size.md"

@@ -23,14 +23,14 @@ PANELS = {
         *("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
         *("batches", "schedules", "sources", "queues"),
     ),
-    "Act": ("enqueue", "retry", "repeat", "cancel", "release", "prune", "drain"),
+    "Act": ("enqueue", "retry", "repeat", "cancel", "release", "prune", "drain", "reload"),
     "Set up": ("migrate", "doctor"),
 }
 """The commands by what people do, in the order of `outlive --help`."""
 _SEVERAL = {
     "worker": ("up", "reap"),
     "lists": ("jobs", "killers", "workers", "stuck", "records", "audit"),
-    "operators": ("retry", "repeat", "cancel", "release", "prune", "drain"),
+    "operators": ("retry", "repeat", "cancel", "release", "prune", "drain", "reload"),
 }
 """Modules of this folder that register several commands. Each other command has a module of its own."""
 MODULES = {name: name for names in PANELS.values() for name in names}

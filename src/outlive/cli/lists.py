@@ -160,6 +160,7 @@ def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
 
     def show(rows: Rows) -> RenderableType:
         troubled = [f"{row['name']} starts no job: {row['trouble']}" for row in rows if row["trouble"]]
+        troubled += [f"{row['name']} has old code: {row['reload_error']}" for row in rows if row["reload_error"]]
         notes = [text((words, "bold red")) for words in troubled]
         return screen.stacked(screen.table(WORKERS, rows), *notes) if rows else "no worker has run lately"
 

@@ -1,4 +1,4 @@
-"""The operator's commands: retry, repeat, cancel, release and prune jobs, and drain a worker.
+"""The operator's commands: retry, repeat, cancel, release and prune jobs, drain a worker, and reload workers.
 
 Jobs are given by id, or chosen by a filter together with `--all`. `states.legal` says which states a command accepts.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -32,9 +32,10 @@ Ids = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only jobs that have been in their state for this long, e.g. 30d.")]
-WorkerName = Annotated[
-    str, typer.Argument(help="The worker, as `outlive workers` names it.", autocompletion=job_filter.WORKERS)
-]
+_NAMED = {"help": "The worker, as `outlive workers` names it.", "autocompletion": job_filter.WORKERS}
+WorkerName = Annotated[str, typer.Argument(**_NAMED)]
+WorkerNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", **_NAMED)]
+GONE = ("dead", "stopped")
 
 
 def _add_command(verb: Verb, help: str) -> None:
@@ -228,15 +229,11 @@ def drain(
 
     Example: outlive drain web-7 --no-wait
     """
-    gone = ("dead", "stopped")
-    ids = context.control("drain_worker", name)
-    if not ids:
-        alive = sorted({row["name"] for row in context.run(store.list_workers()) if row["state"] not in gone})
-        raise WorkerNotFound(f"no worker {name} is alive; these are: {', '.join(alive[:10]) or 'no worker at all'}")
+    ids = _told(context, "drain_worker", name)
     printed = None
     while wait:
-        mine = [row for row in context.run(store.list_workers(limit=10_000)) if row["id"] in ids]
-        left = [row for row in mine if row["state"] not in gone]
+        mine = _workers(context, ids)
+        left = [row for row in mine if row["state"] not in GONE]
         if not left and any(row["state"] == "dead" for row in mine):
             raise OutliveError(f"{name} died before it had finished; its jobs run elsewhere")
         if not left:
@@ -246,3 +243,46 @@ def drain(
             screen.say(f"{counted(jobs, 'job')} still running")
             printed = jobs
         time.sleep(EVERY_S)
+
+
+@command(app)
+def reload(
+    context: CommandContext,
+    names: WorkerNames = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the workers have reloaded.")] = True,
+) -> None:
+    """Tell workers to import their code again, without a name all of them.
+
+    Jobs that run go on with the old code. A worker that can't import the new code keeps the old one, and the command
+    fails. Ctrl-C only ends the waiting.
+
+    Example: outlive reload web-7
+    """
+    living = {row["name"] for row in _workers(context) if row["app"] and row["state"] in ("active", "stale")}
+    if not (names or living):
+        raise WorkerNotFound("no worker is alive")
+    ids = [id for name in names or sorted(living) for id in _told(context, "reload_worker", name)]
+    while wait:
+        mine = _workers(context, ids)
+        if any(row["state"] not in GONE and row["reload_requested_at"] for row in mine):
+            time.sleep(EVERY_S)
+            continue
+        if old := [f"{row['name']} keeps the old code: {row['reload_error']}" for row in mine if row["reload_error"]]:
+            raise OutliveError("; ".join(old))
+        reloaded = [row for row in mine if row["state"] not in GONE]
+        screen.say(f"{counted(len(reloaded), 'worker has', 'workers have')} reloaded")
+        return
+
+
+def _told(context: CommandContext, action: str, name: str) -> list[UUID]:
+    """Tell the workers of a name to do something; their ids."""
+    ids: list[UUID] = context.control(action, name)
+    if not ids:
+        alive = sorted({row["name"] for row in _workers(context) if row["state"] not in GONE})
+        raise WorkerNotFound(f"no worker {name} is alive; these are: {', '.join(alive[:10]) or 'no worker at all'}")
+    return ids
+
+
+def _workers(context: CommandContext, ids: Collection[UUID] | None = None) -> list[dict[str, Any]]:
+    found = context.run(store.list_workers(limit=10_000))
+    return [row for row in found if ids is None or row["id"] in ids]

@@ -25,6 +25,7 @@ from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorato
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import BoundJob, OnFailed, Task, follower
+from outlive.client.worker import Worker
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
@@ -217,6 +218,10 @@ class App:
     def queue(self, name: str) -> Queue:
         """A handle on a queue by its name. It does not ask the database."""
         return Queue(validation.identifier("the name of a queue", name), self.runner)
+
+    def worker(self, name: str) -> Worker:
+        """A handle on a worker by its name. It does not ask the database."""
+        return Worker(validation.identifier("the name of a worker", name), self.runner)
 
     def get_batch(self, id: UUID) -> Batch:
         """A handle on a batch by its id. It does not ask the database."""

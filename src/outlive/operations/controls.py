@@ -57,6 +57,12 @@ CONTROLS = {
     "drain_worker": Control(
         "drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."
     ),
+    "reload_worker": Control(
+        "reload worker",
+        "told to reload",
+        store.reload_workers,
+        "It imports its code again. Jobs that run go on with the old code.",
+    ),
     "pause_schedule": Control(
         "pause schedule", "paused", store.pause_schedule, "It does not fire until it is resumed. Its jobs continue."
     ),

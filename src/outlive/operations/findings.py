@@ -199,6 +199,10 @@ def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding
             what = f"worker {worker['name']} can't start any job: {worker['trouble']}"
             cure = f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed"
             yield Finding("problem", what, cure, "workers")
+        if worker["reload_error"]:
+            what = f"worker {worker['name']} has old code, because its reload failed: {worker['reload_error']}"
+            cure = f"mend it on {worker['hostname']}, then {program.command('reload ' + worker['name'])}"
+            yield Finding("problem", what, cure, "workers")
 
 
 def has_died(worker: Row, *, within_s: float) -> bool:

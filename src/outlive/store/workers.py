@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -34,6 +35,13 @@ class Absent(msgspec.Struct, frozen=True):
     looks, and another one has declared it dead."""
     key: int
     """The key of its lock, or 0 for none."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What operators want of a worker."""
+
+    drain: bool
+    reload_requested_at: datetime | None
 
 
 def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
@@ -75,17 +83,30 @@ def tell_tasks(worker: UUID, tasks: Iterable[str], *, app: str | None = None, sc
 
 @decoded_by(pairs)
 def rival_tasks(worker: UUID) -> dict[str, list[str]]: ...
-@decoded_by(first_column)
-def heartbeat(worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None) -> list[bool]:
-    """Whether an operator wants this worker to drain; empty: it was declared dead.
+@decoded_by(structs(Wanted))
+def heartbeat(
+    worker: UUID,
+    state: str,
+    trouble: str | None = None,
+    memory_bytes: int | None = None,
+    reloaded: datetime | None = None,
+    reload_error: str | None = None,
+) -> list[Wanted]:
+    """What operators want of this worker; empty: it was declared dead.
 
     `trouble` says why it can't start jobs at present. `memory_bytes` is that of all its processes, if it was measured.
+    `reloaded` is the last request to reload that it has answered, and `reload_error` why it has the old code.
     """
 
 
 @decoded_by(first_column)
 def drain_workers(name: str) -> list[UUID]:
     """Tell the workers of this name to finish their jobs and stop. Returns them."""
+
+
+@decoded_by(first_column)
+def reload_workers(name: str) -> list[UUID]:
+    """Tell the workers of this name to import their apps again. Returns them."""
 
 
 @decoded_by(nothing)

@@ -36,7 +36,7 @@ from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import Session
-from outlive.worker.wakeup import DRAIN, Wakeup
+from outlive.worker.wakeup import DRAIN, RELOAD, Wakeup
 
 RunOnce = Callable[[], Awaitable[None]]
 
@@ -53,6 +53,7 @@ class Services:
         *,
         on_declared_dead: Callable[[], None],
         on_drain: Callable[[], None],
+        on_reload: Callable[[], None],
         bounds: Bounds | None = None,
     ) -> None:
         self.me, self.alerts = me, alerts
@@ -71,8 +72,10 @@ class Services:
         self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
-        beat_s = config.heartbeat_s
-        self.heartbeat = Heartbeat(me.id, session, beat_s, on_declared_dead=on_declared_dead, on_drain=on_drain)
+        self.heartbeat = Heartbeat(
+            me.id, session, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
+            on_reload=on_reload, reload_error=lambda: zygotes.reload_error,
+        )  # fmt: skip
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
@@ -120,7 +123,7 @@ class Services:
         ]
 
     def _notified(self, payload: str) -> None:
-        if payload == DRAIN:
+        if payload in (DRAIN, RELOAD):
             self.heartbeat.hurry()
         else:
             self.wake.notify(payload)

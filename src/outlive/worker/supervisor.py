@@ -1,7 +1,7 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
 It starts the zygote, then its services, each a `run_once()` in a loop of its own, until it must stop: see `Stop`.
-SIGTERM closes the slots at once, and the loops do the rest. SIGHUP starts a reload.
+SIGTERM closes the slots at once, and the loops do the rest. SIGHUP, or an operator, starts a reload.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class Supervisor:
         url = await asyncio.to_thread(self._url, self._config)
         services = self._services = self._vitals.services = Services(
             self.me, self._config, url, self._zygotes, self._alerts, app.sentry,
-            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set, bounds=self._bounds,
+            on_declared_dead=self._was_declared_dead, on_drain=self._drain.set, on_reload=self._reload.set,
+            bounds=self._bounds,
         )  # fmt: skip
         self._zygotes.open(app, services.slots)
         await self._register(services)
@@ -239,16 +240,17 @@ class Supervisor:
             self._request_stop()
 
     async def _reload_once(self) -> None:
-        """Import the app again. A SIGHUP that arrives meanwhile reloads it once more: its code may have changed
-        while it was imported."""
+        """Import the app again. A SIGHUP or a request that arrives meanwhile reloads it once more: its code may have
+        changed while it was imported."""
         await self._reload.wait()
         self._reload.clear()
-        if self._stopping.is_set():
+        if (services := self._services) is None or self._stopping.is_set():
             return
+        requested_at = services.heartbeat.reload_requested_at
         try:
             await self._zygotes.reload()
-        except Exception:
-            _log.exception("the app was not reloaded")
+        finally:
+            services.heartbeat.answer_reload(requested_at)
         facts = self._zygotes.current.facts
         if facts and facts.settings != self._app_settings:
             _log.error(

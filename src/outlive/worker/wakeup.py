@@ -18,8 +18,8 @@ WATCH = "watch"
 """The notification that the output of a running job is followed."""
 FOLLOW = "follow"
 """The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
-DRAIN = "drain"
-"""The notification that an operator wants some worker to drain."""
+DRAIN, RELOAD = "drain", "reload"
+"""The notifications that an operator wants some worker to drain or to reload."""
 
 
 class Wakeup:

@@ -271,7 +271,9 @@ create table if not exists outlive.workers (
   alerts text[],  -- The alerts for which it has a command, for example on_quarantine.
   died_of text,  -- Why it was declared dead.
   died_with int,  -- How many jobs it had then.
-  told boolean not null default false  -- A command was run for its death.
+  told boolean not null default false,  -- A command was run for its death.
+  reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
+  reload_error text  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 
@@ -4786,7 +4788,9 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running,
-  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes
+  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
+  k.app, k.reload_requested_at,
+  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error
 from outlive.workers k;
 
 -- Every queue that has unfinished jobs, was paused, is that of a task, or is served by name: whether it is paused,
@@ -5226,8 +5230,8 @@ update outlive.workers set tasks = $1::text[], app = $2::text, schedules = $3::t
 where id = $4::uuid;
 $statement$;
 
-create or replace function outlive.statement_heartbeat("state" text default null, "trouble" text default null, "memory_bytes" bigint default null, "worker" uuid default null)
-returns table (drain_requested boolean) language sql as $statement$
+create or replace function outlive.statement_heartbeat("state" text default null, "trouble" text default null, "memory_bytes" bigint default null, "reloaded" timestamptz default null, "reload_error" text default null, "worker" uuid default null)
+returns table (drain_requested boolean, reload_requested_at timestamptz) language sql as $statement$
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
@@ -5235,10 +5239,12 @@ update outlive.workers k set
   trouble = $2::text,
   memory_bytes = coalesce($3::bigint, k.memory_bytes),
   missed_at = null,
+  reload_requested_at = nullif(k.reload_requested_at, $4::timestamptz),
+  reload_error = $5::text,
   stop_requested_at = case when $1::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
-where k.id = $4::uuid and k.state in ('active', 'stale', 'draining')
-returning k.drain_requested_at is not null;
+where k.id = $6::uuid and k.state in ('active', 'stale', 'draining')
+returning k.drain_requested_at is not null, k.reload_requested_at;
 $statement$;
 
 create or replace function outlive.statement_stop_worker("worker" uuid default null)

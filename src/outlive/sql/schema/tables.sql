@@ -271,7 +271,9 @@ create table if not exists outlive.workers (
   alerts text[],  -- The alerts for which it has a command, for example on_quarantine.
   died_of text,  -- Why it was declared dead.
   died_with int,  -- How many jobs it had then.
-  told boolean not null default false  -- A command was run for its death.
+  told boolean not null default false,  -- A command was run for its death.
+  reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
+  reload_error text  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 

@@ -85,7 +85,9 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running,
-  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes
+  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
+  k.app, k.reload_requested_at,
+  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error
 from outlive.workers k;
 
 -- Every queue that has unfinished jobs, was paused, is that of a task, or is served by name: whether it is paused,

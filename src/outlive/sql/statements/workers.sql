@@ -50,8 +50,9 @@ group by k.app;
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from
--- now on its death is not charged to its jobs. The row says whether an operator wants it to drain.
--- returns table (drain_requested boolean)
+-- now on its death is not charged to its jobs. :reloaded is the request to reload that it has answered. The row
+-- says whether an operator wants it to drain, and when one last asked for a reload that is not answered.
+-- returns table (drain_requested boolean, reload_requested_at timestamptz)
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
@@ -59,10 +60,12 @@ update outlive.workers k set
   trouble = :trouble::text,
   memory_bytes = coalesce(:memory_bytes::bigint, k.memory_bytes),
   missed_at = null,
+  reload_requested_at = nullif(k.reload_requested_at, :reloaded::timestamptz),
+  reload_error = :reload_error::text,
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
-returning k.drain_requested_at is not null;
+returning k.drain_requested_at is not null, k.reload_requested_at;
 
 -- name: drain_workers
 -- An operator wants the workers of a name to finish their jobs and stop. Zero rows: no such worker is alive.
@@ -71,6 +74,15 @@ with wanted as (
   where k.name = :name::text and k.state in ('active', 'stale', 'draining')
   returning k.id)
 select w.id, pg_notify('outlive', 'drain') from wanted w;
+
+-- name: reload_workers
+-- An operator wants the workers of a name to import their apps again. Zero rows: no such worker is active, or it
+-- has no app of Python.
+with wanted as (
+  update outlive.workers k set reload_requested_at = outlive.now()
+  where k.name = :name::text and k.state in ('active', 'stale') and k.app is not null
+  returning k.id)
+select w.id, pg_notify('outlive', 'reload') from wanted w;
 
 -- name: stop_worker
 -- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it. Attempts that it could not

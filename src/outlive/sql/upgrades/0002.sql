@@ -28,7 +28,8 @@ alter table outlive.workers add column missed_at timestamptz, add column stop_re
   add column secret uuid, add column memory_bytes bigint, add column app text collate "C",
   add column schedules text[], add column heartbeat_s double precision, add column renew_s double precision,
   add column stale_s double precision, add column dead_s double precision, add column alerts text[],
-  add column died_of text, add column died_with int, add column told boolean;
+  add column died_of text, add column died_with int, add column told boolean,
+  add column reload_requested_at timestamptz, add column reload_error text;
 alter table outlive.workers alter column secret set default gen_random_uuid(),
   alter column heartbeat_s set default 30, alter column renew_s set default 20,
   alter column stale_s set default 60, alter column dead_s set default 120, alter column told set default false;

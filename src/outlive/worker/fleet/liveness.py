@@ -3,8 +3,9 @@
 The server releases the lock within milliseconds when this process dies, whatever killed it. A worker that loses the
 session without dying (the server restarted, an operator ended a backend) opens a new one at once.
 
-The heartbeat says the same where no lock can, and more: whether this worker drains, why it can't begin jobs, and how
-much memory it uses. Its answer says whether an operator wants the worker to drain.
+The heartbeat says the same where no lock can, and more: whether this worker drains, why it can't begin jobs, whether
+its last reload failed, and how much memory it uses. Its answer says whether an operator wants the worker to drain or to
+reload.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 import psycopg
@@ -83,10 +85,22 @@ class Liveness:
 
 class Heartbeat:
     def __init__(
-        self, worker: UUID, session: Session, every_s: float, *, on_declared_dead: Then, on_drain: Then
+        self,
+        worker: UUID,
+        session: Session,
+        every_s: float,
+        *,
+        on_declared_dead: Then,
+        on_drain: Then,
+        on_reload: Then,
+        reload_error: Callable[[], str | None],
     ) -> None:
         self._worker, self._session, self._every_s = worker, session, every_s
-        self._on_declared_dead, self._on_drain = on_declared_dead, on_drain
+        self._on_declared_dead, self._on_drain, self._on_reload = on_declared_dead, on_drain, on_reload
+        self._reload_error = reload_error
+        self.reload_requested_at: datetime | None = None
+        """When an operator last asked for a reload."""
+        self._reloaded: datetime | None = None
         self._draining = False
         self._trouble: str | None = None
         self._due = asyncio.Event()
@@ -102,6 +116,11 @@ class Heartbeat:
         self._draining = True
         self._due.set()
 
+    def answer_reload(self, requested_at: datetime | None) -> None:
+        """The app was imported again, or could not be, after this request of an operator, or a signal."""
+        self._reloaded = requested_at
+        self._due.set()
+
     def report_trouble(self, trouble: str | None) -> None:
         self._trouble = trouble
         self._due.set()
@@ -109,12 +128,20 @@ class Heartbeat:
     async def run_once(self) -> None:
         self._due.clear()
         state = "draining" if self._draining else "active"
-        answer = await self._session.run(store.heartbeat(self._worker, state, self._trouble, self._memory_bytes))
-        if not answer:
-            self._on_declared_dead()
-        elif answer == [True] and not self._draining:
-            self._on_drain()
+        said = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
+        match await self._session.run(store.heartbeat(self._worker, state, *said)):
+            case []:
+                self._on_declared_dead()
+            case [wanted]:
+                self._obey(wanted)
         await wait(self._due, self._every_s if self._measure_again else min(self._every_s, FIRST_S))
         if not self._due.is_set() and (asked := time.monotonic()) >= self._measure_again:
             self._memory_bytes = await asyncio.to_thread(memory.proportional_bytes_below, os.getpid())
             self._measure_again = time.monotonic() + MEASURE_SHARE * (time.monotonic() - asked)
+
+    def _obey(self, wanted: store.Wanted) -> None:
+        if wanted.drain and not self._draining:
+            self._on_drain()
+        if wanted.reload_requested_at not in (None, self.reload_requested_at):
+            self.reload_requested_at = wanted.reload_requested_at
+            self._on_reload()

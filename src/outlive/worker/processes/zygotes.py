@@ -68,6 +68,8 @@ class Zygotes:
         """Since when no child can be forked, and why."""
         self._not_imported = ""
         """Why the last import of the app failed."""
+        self.reload_error: str | None = None
+        """Why the last reload failed: the old code is in use."""
         self._answered_at = 0.0
         """When a parent last answered, or was asked for a child while no other answer was due."""
         self._continued_at = time.monotonic()
@@ -113,7 +115,7 @@ class Zygotes:
         if ready.threads:
             names = ", ".join(ready.threads)
             _log.warning("the app started threads at import (%s): forked jobs do not have them", names)
-        self._not_imported = ""
+        self._not_imported, self.reload_error = "", None
         self.current = zygote
         zygote.control.listen(partial(self._handle, zygote, None))
         self._slots.app_imported(ready)
@@ -128,6 +130,7 @@ class Zygotes:
             new, ready = await self._import_app()
         except NOT_IMPORTED as error:
             _log.error("the reload failed, and the worker goes on with the old app: %s", error)
+            self.reload_error = last_line(str(error))
             return
         for child in self.children:
             child.retire()
