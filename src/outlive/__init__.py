@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from outlive.child.context import Context as Context
     from outlive.child.context import NoJob as NoJob
     from outlive.child.context import current as current
+    from outlive.child.steps import Step as Step
+    from outlive.child.steps import step as step
     from outlive.client.app import App as App
     from outlive.client.batch import Batch as Batch
     from outlive.client.job import Job as Job
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from outlive.errors import OutliveError as OutliveError
     from outlive.errors import Retry as Retry
     from outlive.errors import SchemaMismatch as SchemaMismatch
+    from outlive.errors import Snooze as Snooze
     from outlive.errors import SourceBusy as SourceBusy
     from outlive.errors import SourcePaused as SourcePaused
     from outlive.errors import StaleAttempt as StaleAttempt
@@ -48,6 +51,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "child.context": "Context NoJob current",
+    "child.steps": "Step step",
     "client.app": "App",
     "client.batch": "Batch",
     "client.job": "Job agather gather",
@@ -56,7 +60,7 @@ _NAMES = {
     "client.source": "Source",
     "client.task": "Task",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
-    "JobFailed JobNotFound OutliveError Retry SchemaMismatch SourceBusy SourcePaused StaleAttempt Stopped "
+    "JobFailed JobNotFound OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt Stopped "
     "WrongConnection",
     "model": "BatchCounts Record",
     "states": "Outcome State",

@@ -107,6 +107,14 @@ class Retry(OutliveError):
         self.after = after
 
 
+class Snooze(OutliveError):
+    """Raised by a job that should run again after this delay, at no cost: it counts as no failure."""
+
+    def __init__(self, after: float | str, message: str = "") -> None:
+        super().__init__(message or "the job asked to run again later")
+        self.after = after
+
+
 class Fail(OutliveError):
     """Raised by a job that should fail without a retry."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
 MAX_SPANS_BYTES = 256 * 1024
+MAX_STEP_CHARS = 1000
 MAX_PROGRESS_CHARS = 2000
 """The longest message of a job's progress."""
 MAX_ERROR_CHARS = 8_001
@@ -52,8 +53,19 @@ class Run(Frame, tag=1):
     checkpoint: bytes | None = None
     source: str = ""
     trace: tuple[str, str] | None = None
-    """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate. With Sentry
-    alone: that of the span that has enqueued the job."""
+    """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate."""
+    steps: bytes | None = b""
+    """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
+
+
+class Kept(NamedTuple):
+    """What earlier attempts of a job have kept, as `Run` has it."""
+
+    checkpoint: bytes | None = None
+    steps: bytes | None = b""
+
+
+NOTHING_KEPT = Kept()
 
 
 class Stopping(Frame, tag=2):
@@ -108,14 +120,29 @@ class Call(Frame, tag=5):
     """The job asks for something that only the supervisor can do. The verbs:
 
     - `run` runs statements;
-    - `arguments` and `inputs` fetch a part of what is too large for `Run`; `batch` fetches the id of the job's batch;
+    - `arguments`, `inputs` and `steps` fetch a part of what is too large for `Run`;
+    - `batch` fetches the id of the job's batch;
+    - `step` keeps a step (see `KeptStep`);
     - `complete` announces that the job ends its attempt in its own transaction, so the supervisor must not. The answer
-      is a secret, which proves to the database that the job owns the attempt.
+      is a secret, which proves to the database that the job owns the attempt. `secret` asks for that alone.
     """
 
     number: int
     verb: str
     body: bytes
+
+
+class KeptStep(msgspec.Struct, array_like=True):
+    """What a call `step` asks to keep. The answer is the value that is kept: it may be that of another attempt.
+
+    `relaxed`: the answer comes at once, and the supervisor writes the step some milliseconds later.
+    """
+
+    name: str
+    value: bytes | None
+    arguments: str | None
+    took_s: float
+    relaxed: bool = False
 
 
 class Progress(Frame, tag=6):
@@ -135,6 +162,13 @@ class Imported(Frame, tag=17):
     """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
     token: int
+
+
+class Stepping(Frame, tag=20):
+    """The job begins a step: if its process dies now, the evidence names it."""
+
+    token: int
+    name: str
 
 
 class Spans(Frame, tag=19):
@@ -211,7 +245,7 @@ class Left(Frame, tag=16):
 
 
 ToChild = Run | Stopping | Reply
-FromChild = Done | Call | Progress | Imported | Spans
+FromChild = Done | Call | Progress | Imported | Stepping | Spans
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8

@@ -13,6 +13,7 @@ from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
@@ -30,7 +31,7 @@ class Unwritten:
     def __init__(self, url: str) -> None:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
         self.outbox = Outbox(WORKER, self.session.url, leases, Wakeup())
-        self.progress = ProgressWriter(WORKER, self.session, self.outbox)
+        self.progress = ProgressWriter(WORKER, self.session, self.outbox, StepWriter(WORKER, self.session))
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
         self.sources = SourceOutcomes()
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import App, migrate, store
 from outlive.db import Statement
 from outlive.model import Ended, Schedule, SourceLimits
-from outlive.protocol import Progress
+from outlive.protocol import KeptStep, Progress
 from outlive.sql import texts
 from outlive.states import Outcome, State
 from tests.driving.databases import login, new_database, session
@@ -32,7 +32,7 @@ FUNCTIONS = {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
         *("count_held", "queue_rates", "watch", "silent_workers"),
     },
-    "outlive_job": {"complete"},
+    "outlive_job": {"complete", "once"},
     "outlive_protocol": PROTOCOL,
 }
 """What a role may call; a viewer does so through the views. A worker may call everything."""
@@ -208,7 +208,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.renew(WORKER, tokens), store.held_attempts(WORKER), store.cancels(WORKER))
         assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
-        run(store.checkpoints([one.id for one in batch]))
+        run(store.kept_by_jobs([one.id for one in batch]), store.steps_of(batch[0].id), store.kept_steps(tokens[0], ""))
+        run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent(WORKER))
         run(store.note_missed([WORKER], for_s=10), store.heartbeat(WORKER, "active"), store.give_up_silent())
@@ -236,7 +237,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())
         run(store.list_queues(), store.queues_with_rates(), store.source_limits("shop"))
-        run(store.list_lanes(limit=10), store.list_tasks(), store.stats(), store.rates(), store.latencies())
+        run(store.list_lanes(limit=10), store.stats(), store.rates(), store.latencies())
         run(store.count_stuck())
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())

@@ -17,7 +17,7 @@ from outlive.child.context import Context, Findings
 from outlive.child.meter import Meter
 from outlive.child.raised import Raised, guarded, storable
 from outlive.child.telemetry import Watchers
-from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
+from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, Snooze, SourcePaused, Stopped
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, Done, Run
@@ -158,6 +158,9 @@ def _classify(this: _Attempt, raised: Raised) -> Done:
             done = Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
         case _Unfit():
             done = Done(token, Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
+        case Snooze():
+            after_s, note = _delay_s(error.after)
+            done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
             done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)

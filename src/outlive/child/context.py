@@ -8,16 +8,17 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import caller_connections, job_gateway, wire
+from outlive import caller_connections, job_gateway, validation, wire
 from outlive.arguments import Codec
-from outlive.errors import BadArguments, Fail, OutliveError
+from outlive.errors import BadArguments, Fail, OutliveError, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
-    from outlive.caller_connections import AsyncConnection, SyncConnection
+    from outlive.caller_connections import AsyncConnection, Borrowed, SyncConnection
     from outlive.child.channel import Channel
+    from outlive.child.journal import Journal
 
 MAX_KEY_BYTES = 1000
 """Scope, source and key of a record share one row of an index, and such a row takes at most 2704 bytes."""
@@ -77,7 +78,7 @@ class Context:
     """
 
     __slots__ = (
-        *("_channel", "_codec", "_findings", "_inputs", "_run"),
+        *("_channel", "_codec", "_findings", "_inputs", "_journal", "_run"),
         *("attempt", "last_checkpoint", "source", "token", "worker"),
     )
 
@@ -86,6 +87,16 @@ class Context:
         self.last_checkpoint: object = None if run.checkpoint is None else wire.decode(run.checkpoint)
         self._run, self._channel, self._findings, self._codec = run, channel, findings, codec
         self._inputs: list[Any] | None = None
+        self._journal: Journal | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """What this job has kept."""
+        if self._journal is None:
+            from outlive.child.journal import Journal  # Not at the top: few jobs have steps.
+
+            self._journal = Journal(self._run, self._channel)
+        return self._journal
 
     @property
     def job_id(self) -> UUID:
@@ -163,6 +174,32 @@ class Context:
         borrowed = await caller_connections.aborrow(connection, _USE_COMPLETE)
         await caller_connections.arun_all(borrowed, [self._completion(result)])
 
+    def once(self, connection: SyncConnection, name: str) -> bool:
+        """Whether an effect under this name is still to be made, in the transaction of `connection`.
+
+        True once per job: the effect and the record that it was made commit together, or neither does.
+        """
+        borrowed = caller_connections.borrow(connection, "use `await job.aonce(…)`")
+        if self.journal.has(_once(name)):
+            return False
+        return caller_connections.run_all(borrowed, [self._first(borrowed, name)]) == [True]
+
+    async def aonce(self, connection: AsyncConnection, name: str) -> bool:
+        """The async twin of `once`."""
+        borrowed = await caller_connections.aborrow(connection, "use `job.once(…)`, without await")
+        if self.journal.has(_once(name)):
+            return False
+        return await caller_connections.arun_all(borrowed, [self._first(borrowed, name)]) == [True]
+
+    def _first(self, borrowed: Borrowed, name: str) -> Statement[bool]:
+        if borrowed.commits_each():
+            raise WrongConnection(
+                "this connection commits each statement by itself, so the effect would not commit together with the"
+                " record of it: begin a transaction first"
+            )
+        values = (self.token, self._channel.proof(self.token), _once(name))
+        return Statement("once", _ONCE, values, lambda rows: bool(rows[0][0]))
+
     def _completion(self, result: object) -> Statement[None]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""
         encoded = encode_result(result, self._codec, self._run.max_result_bytes)
@@ -173,7 +210,13 @@ class Context:
 
 
 _USE_COMPLETE = "use `context.complete(…)`, without await"
+_ONCE = b"select outlive.once($1::bigint, $2::text, $3::text)"
 _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, $5::json)"
+
+
+def _once(name: str) -> str:
+    """The name of a step that is kept in the job's own transaction."""
+    return f"once:{validation.identifier('name', name)}"
 
 
 def encode_result(value: object, codec: Codec, max_bytes: int) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANELS = {
     "Run": ("worker", "up", "reap", "dashboard", "demo"),
     "Look": (
-        *("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
+        *("jobs", "show", "steps", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
         *("batches", "schedules", "sources", "queues"),
     ),
     "Act": ("enqueue", "retry", "repeat", "cancel", "release", "prune", "drain", "reload"),

@@ -33,7 +33,7 @@ from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.policy import Policy
-from outlive.protocol import Done, FromChild, Progress, Run
+from outlive.protocol import NOTHING_KEPT, Done, FromChild, KeptStep, Progress, Run
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
 from outlive.worker.ending.outbox import never_accepted, refused
@@ -98,7 +98,7 @@ class Inline:
         if claimed is None:
             return None
         task = self._tasks()[claimed.task]
-        checkpoints = self._run(store.checkpoints([claimed.id])) if claimed.attempt > 1 else {}
+        kept = self._run(store.kept_by_jobs([claimed.id])).get(claimed.id, NOTHING_KEPT)
         run = Run(
             token=claimed.token,
             job_id=claimed.id.bytes,
@@ -107,7 +107,8 @@ class Inline:
             args=claimed.args,
             last=True,
             max_result_bytes=task.app.config.max_result_bytes,
-            checkpoint=checkpoints.get(claimed.id),
+            checkpoint=kept.checkpoint,
+            steps=kept.steps,
             source=claimed.source,
         )
         watched = _Watched(task.function, task.policy, task.codec)
@@ -195,6 +196,10 @@ class Inline:
                 case "batch":
                     found = self._run(store.batch_of(token))
                     return found[0].bytes if found and found[0] else b""
+                case "steps":
+                    return msgspec.msgpack.encode(self._run(store.kept_steps(token, body.decode())))
+                case "step":
+                    return self._keep(msgspec.msgpack.decode(body, type=KeptStep), token)
                 case "run":
                     asked = statement.read_asked(body)
                     if any(name in _WAITING for name, _ in asked):
@@ -205,6 +210,9 @@ class Inline:
                         return statement.answer(db.run_all(self._connection, statements))
                 case _:
                     raise OutliveError(f"a job asked for {verb}, which does not exist")
+
+    def _keep(self, step: KeptStep, token: int) -> bytes:
+        return self._run(store.keep_steps(self._me.id, [token], [step]))[token, step.name] or b""
 
     def report(self, progress: Progress) -> None:
         self._run(store.write_progress(self._me.id, [progress]))
@@ -231,6 +239,9 @@ class _InlineChannel(Channel):
 
     def secret(self, token: int) -> str:
         self.completing = True
+        return self.proof(token)
+
+    def proof(self, token: int) -> str:
         return self._me.secret_of(token)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
 from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
+from outlive.protocol import Kept, Progress
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import (
@@ -24,9 +24,6 @@ from outlive.store.statements import (
     statement,
     structs,
 )
-
-if TYPE_CHECKING:
-    from outlive.protocol import Progress
 
 _EVER = datetime.min.replace(tzinfo=UTC)
 
@@ -132,9 +129,11 @@ def next_tries(tokens: Iterable[int]) -> dict[int, tuple[str, datetime | None]]:
     """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
 
 
-@decoded_by(pairs)
-def checkpoints(ids: Iterable[UUID]) -> dict[UUID, bytes]:
-    """The checkpoints that earlier attempts of these jobs left."""
+@decoded_by(
+    lambda rows: {id: Kept(checkpoint, None if large else steps or b"") for id, checkpoint, steps, large in rows}
+)
+def kept_by_jobs(ids: Iterable[UUID]) -> dict[UUID, Kept]:
+    """What earlier attempts of these jobs have kept."""
 
 
 @decoded_by(scalar)

@@ -13,7 +13,6 @@ from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import FAULTS, Outcome
 from outlive.telemetry.background import Background
-from outlive.telemetry.carried import trace_of_attempt
 
 try:
     import sentry_sdk
@@ -94,10 +93,7 @@ def event_of(crash: Crash) -> dict[str, Any]:
             "outlive.outcome": str(end.outcome),
             "outlive.worker": worker,
         },
-        "contexts": {
-            "outlive": {key: value for key, value in evidence.items() if value is not None},
-            "trace": dict(zip(("trace_id", "parent_span_id", "span_id"), trace_of_attempt(job), strict=True)),
-        },
+        "contexts": {"outlive": {key: value for key, value in evidence.items() if value is not None}},
         "extra": {"output": (end.output or "")[-MAX_OUTPUT_CHARS:], "stack": end.stack},
     }
 

@@ -42,7 +42,7 @@ class AttemptEvents:
             services.outbox.put(end)
 
     def called(self, child: Child, call: Call) -> None:
-        self._services.calls.put(child, call)
+        (self._services.steps if call.verb == "step" else self._services.calls).put(child, call)
 
     def secret_of(self, token: int) -> str:
         return self._services.me.secret_of(token)
@@ -56,7 +56,8 @@ class AttemptEvents:
         ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.completions.pending)
         parts = (part for end in ends for part in (end.result, end.records, end.spawns))
         written_later = sum(len(part) for part in parts if part is not None)
-        return written_later + services.progress.pending_bytes + services.calls.pending_bytes
+        calls = services.calls.pending_bytes + services.steps.pending_bytes
+        return written_later + services.progress.pending_bytes + calls
 
     def app_imported(
         self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]

@@ -18,6 +18,7 @@ from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
 from outlive.worker.attempts.requests import Cancels, FollowedOutput
+from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
@@ -64,7 +65,8 @@ class Services:
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, url, leases, wake)
         self.sources = SourceOutcomes()
-        self.progress = ProgressWriter(me.id, session, outbox)
+        self.steps = StepWriter(me.id, stepping := Session(url))
+        self.progress = ProgressWriter(me.id, session, outbox, self.steps)
         self.end_lines = EndLines(me.id, session)
         self.completions = Completions(me.id, session, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
@@ -94,7 +96,7 @@ class Services:
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
         self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run, lambda: db.named(url))
-        self.sessions = (hot, session, firing, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
+        self.sessions = (hot, session, firing, stepping, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -117,6 +119,7 @@ class Services:
             *[("slow end", self.outbox.slow.run_once)] * SESSIONS,
             *[("late end", self.outbox.slow.run_late_once)] * LATE_SESSIONS,
             ("progress", self.progress.run_once),
+            ("steps", self.steps.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
             ("schedules", self.schedules.run_once),

@@ -436,6 +436,19 @@ create table if not exists outlive.progress (
   updated_at timestamptz not null
 ) with (fillfactor = 70);
 
+-- The steps that jobs have taken, each once: a later attempt gets the value, and does not take the step again.
+-- Rows are appended; they go with their job.
+create table if not exists outlive.steps (
+  job_id uuid not null,
+  name text collate "C" not null,
+  value json,  -- What the step returned; null for nothing.
+  arguments text collate "C",  -- What it was called with; of long arguments the beginning and a hash.
+  attempt int not null,
+  took_s double precision,
+  at timestamptz not null,
+  primary key (job_id, name)
+);
+
 -- A schedule is what its app declares, and what operators have changed of that: a column that differs from
 -- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at
 -- in one transaction. Times that Python can't hold are refused, because workers read these rows.
@@ -1516,21 +1529,44 @@ language sql immutable
 -- The secret by which a job completes its attempt. Its worker derives the same.
 return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
 
-create or replace function outlive.complete(
-  token bigint, secret text, result json default null, records json default null, spawns json default null)
-returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
--- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
+create or replace function outlive.proven(token bigint, secret text) returns outlive.running
+language plpgsql stable as $$
+-- The attempt of a job that ends it or keeps a step in its own transaction. Tokens can be guessed, so the job
+-- proves with the attempt's secret, which only its worker and the job itself know, that the attempt is its own.
 declare
-  by_worker uuid;
+  own outlive.running;
 begin
-  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
-  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
+  select r.* into own from outlive.running r join outlive.workers k on k.id = r.worker
+  where r.token = proven.token and outlive.attempt_secret(k.secret, r.token) = proven.secret;
   if not found then
     raise exception using errcode = 'OL002', message = format(
       'attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
   end if;
-  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
+  return own;
+end $$;
+
+create or replace function outlive.complete(
+  token bigint, secret text, result json default null, records json default null, spawns json default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction.
+begin
+  perform outlive.complete_with_records(token, (outlive.proven(token, secret)).worker, result, records, spawns);
+end $$;
+
+create or replace function outlive.once(token bigint, secret text, name text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Keep a step inside the job's own transaction: true for the first one that commits. Another attempt that asks
+-- meanwhile waits for that. The attempt is locked, so it is not given up before the transaction ends.
+declare
+  own outlive.running := outlive.proven(token, secret);
+begin
+  perform from outlive.running r where r.token = once.token for key share;
+  if not found then
+    raise exception using errcode = 'OL002', message = format('attempt %s was given up', token);
+  end if;
+  insert into outlive.steps (job_id, name, attempt, at) values (own.id, name, own.attempt, outlive.now())
+  on conflict do nothing;
+  return found;
 end $$;
 
 create or replace function outlive.refuse_unreadable(name text, value json) returns void language plpgsql as $$
@@ -2568,6 +2604,7 @@ begin
   delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.steps s where s.job_id = any(mine);
   delete from outlive.expiring e where e.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
   perform outlive.forget_in_batches(mine);
@@ -4074,7 +4111,6 @@ $$;
 --     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
 --     queue_rates     how many jobs of each queue ended per minute lately, and how long they had waited
---     ends_by_task    how the jobs of each task ended in the last hour
 --
 -- An index by lane finds every lane, and up to 10,000 rows of each are counted. What a lane has beyond that is
 -- estimated from a sample of pages that are evenly spread over the table: the same table gives the same figure,
@@ -4278,37 +4314,6 @@ begin
   select r.queue, sum(r.per_minute)::double precision, bool_or(r.large), w.waited_s
   from rated r left join waited w on w.queue = r.queue group by r.queue, w.waited_s;
 end $$;
-
-create or replace function outlive.ends_by_task(most int default 10000)
-returns table (
-  task text, succeeded_per_min double precision, failed_per_min double precision, ran_s double precision[],
-  peak_memory_bytes bigint)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off
--- How the jobs of each task ended in the last hour: how many a minute succeeded, and failed for good; how long
--- those ran that succeeded, p50 and p95; and the most memory that one of them used. About `most` ends are read,
--- the newest of each lane, and where these are not all of the hour, their own rate counts.
-begin atomic
-  with lane as materialized (
-    select l.task, l.state, l.hash, greatest(10, most / (count(*) over ())) as most
-    from outlive.finished_lanes() l where l.state in ('succeeded', 'failed')),
-  ended as (
-    select l.task, l.state, a.*, case when count(*) over same < l.most then 3600 else greatest(
-      0.001, extract(epoch from outlive.now() - min(a.ended_at) over same)) end::double precision as within_s
-    from lane l, lateral (
-      select t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
-      where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-        and t.state in ('succeeded', 'failed', 'cancelled') and t.ended_at > outlive.now() - interval '1 hour'
-      order by t.ended_at desc limit l.most) a
-    window same as (partition by l.hash))
-  select e.task, coalesce(sum(60 / e.within_s) filter (where e.state = 'succeeded'), 0),
-    coalesce(sum(60 / e.within_s) filter (where e.state = 'failed'), 0),
-    percentile_cont('{0.5,0.95}'::double precision[]) within group (
-      order by extract(epoch from e.ended_at - e.started_at)::double precision)
-      filter (where e.state = 'succeeded'),
-    max(e.peak_memory_bytes)
-  from ended e group by e.task;
-end;
 
 -- The output of attempts, while they run and afterwards.
 
@@ -5241,6 +5246,12 @@ $statement$;
 create or replace function outlive.statement_wake("worker" uuid default null)
 returns void language sql as $statement$
 delete from outlive.sleepers where worker = $1::uuid;
+$statement$;
+
+create or replace function outlive.statement_steps_of("id" uuid default null)
+returns table (name text, value json, attempt int, took_s double precision, at timestamptz) language sql as $statement$
+select s.name, s.value, s.attempt, s.took_s, s.at from outlive.steps s where s.job_id = $1::uuid
+order by s.at, s.name;
 $statement$;
 
 create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "formerly" uuid default null)

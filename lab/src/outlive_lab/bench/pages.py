@@ -24,7 +24,6 @@ PAGES = {
     "overview": "/",
     "jobs": "/jobs",
     "job": "/jobs/{id}",
-    "tasks": "/tasks",
     "killers": "/killers",
     "workers": "/workers",
     "queues": "/queues",

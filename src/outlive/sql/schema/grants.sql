@@ -59,7 +59,8 @@ grant execute on function outlive.now(), outlive.fingerprint(text, json), outliv
   outlive.silent_workers()
   to outlive_viewer;
 
-grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;
+grant execute on function outlive.complete(bigint, text, json, json, json), outlive.once(bigint, text, text)
+  to outlive_job;
 
 grant execute on function
   outlive.register(text, text[], text[], int, text, int, text, uuid, uuid, boolean),

@@ -436,6 +436,19 @@ create table if not exists outlive.progress (
   updated_at timestamptz not null
 ) with (fillfactor = 70);
 
+-- The steps that jobs have taken, each once: a later attempt gets the value, and does not take the step again.
+-- Rows are appended; they go with their job.
+create table if not exists outlive.steps (
+  job_id uuid not null,
+  name text collate "C" not null,
+  value json,  -- What the step returned; null for nothing.
+  arguments text collate "C",  -- What it was called with; of long arguments the beginning and a hash.
+  attempt int not null,
+  took_s double precision,
+  at timestamptz not null,
+  primary key (job_id, name)
+);
+
 -- A schedule is what its app declares, and what operators have changed of that: a column that differs from
 -- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at
 -- in one transaction. Times that Python can't hold are refused, because workers read these rows.

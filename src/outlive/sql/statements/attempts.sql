@@ -145,10 +145,17 @@ on conflict (job_id) do update set
   checkpoint = coalesce(excluded.checkpoint, progress.checkpoint),
   updated_at = excluded.updated_at;
 
--- name: checkpoints
--- The checkpoints that earlier attempts of these jobs left.
-select p.job_id, p.checkpoint from outlive.progress p
-where p.job_id = any(:ids::uuid[]) and p.checkpoint is not null;
+-- name: kept_by_jobs
+-- What earlier attempts of these jobs have kept: their checkpoint, and their steps, unless these are too large.
+select j.id, p.checkpoint, s.steps, coalesce(s.large, false)
+from unnest(:ids::uuid[]) j(id)
+  left join outlive.progress p on p.job_id = j.id
+  left join lateral (
+    select case when not t.large then t.steps end as steps, t.large from (
+      select json_agg(json_build_array(s.name, s.value, s.arguments)) as steps,
+        sum(coalesce(octet_length(s.value::text), 0) + octet_length(s.name)) > 65536 as large
+      from outlive.steps s where s.job_id = j.id) t) s on true
+where p.checkpoint is not null or s.large is not null;
 
 -- name: expire
 -- running -> pending, retryable, quarantined, failed, cancelled: attempts whose lease has expired are lost.

@@ -100,6 +100,8 @@ class JobCalls:
         if call.verb == "inputs" and token is not None:
             first, skip = map(int, call.body.split())
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
+        if call.verb == "steps" and token is not None:
+            return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
         if call.verb == "batch" and int(call.body) == token:
             batch = await session.run(store.batch_of(token))
             if not batch:

@@ -1,6 +1,6 @@
 """Progress and checkpoints of running jobs, written a few times a second.
 
-An attempt ends only after its last checkpoint is written, because the next attempt begins from there.
+An attempt ends only after its last checkpoint and its steps are written, because the next attempt begins from there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import psycopg
 from outlive import store, wire
 from outlive.model import Ended
 from outlive.protocol import Progress
+from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
@@ -30,8 +31,8 @@ _log = logging.getLogger("outlive.worker")
 
 
 class ProgressWriter:
-    def __init__(self, worker: UUID, session: Session, outbox: Outbox) -> None:
-        self._worker, self._session, self._outbox = worker, session, outbox
+    def __init__(self, worker: UUID, session: Session, outbox: Outbox, steps: StepWriter) -> None:
+        self._worker, self._session, self._outbox, self._steps = worker, session, outbox, steps
         self._unwritten: dict[int, Progress] = {}
         """The latest progress of each attempt, by token."""
         self.held_ends: list[Ended] = []
@@ -46,8 +47,8 @@ class ProgressWriter:
         self._unwritten[progress.token] = progress if before is None else progress.after(before)
 
     def hold(self, end: Ended) -> bool:
-        """Keep an end until the progress before it is written; False if no progress waits."""
-        if end.token not in self._unwritten:
+        """Keep an end until the progress and the steps before it are written; False if none waits."""
+        if end.token not in self._unwritten and not self._steps.waiting(end.token):
             return False
         self.held_ends.append(end)
         self._hurry.set()
@@ -65,6 +66,7 @@ class ProgressWriter:
     async def write(self) -> None:
         """Write all progress, then release the ends that waited for it. More of both may arrive meanwhile."""
         writing, ends = dict(self._unwritten), list(self.held_ends)
+        await self._steps.write()
         for portion in _portions(progress for progress in writing.values() if self._is_json(progress)):
             await self._write_portion(portion)
         self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}

@@ -1,4 +1,4 @@
-"""Claimed jobs on their way to the slots: known killers are kept from them, and retries get their checkpoints."""
+"""Claimed jobs on their way to the slots: known killers are held back, and retries get what earlier attempts kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 from outlive import store
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed
+from outlive.protocol import Kept
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.lane_finder import Sleep
 from outlive.worker.processes.slots import Slots
@@ -30,11 +31,11 @@ class Handover:
         """
         if not (jobs := await self._without_known_killers(claimed)):
             return
-        checkpoints = await self._checkpoints(jobs)
+        kept = await self._kept(jobs)
         self._leases.hold((job.token for job in jobs), since=asked_at)
         if self._tallies is not None:
             self._tallies.claimed(jobs, asked_at)
-        self._slots.accept(sorted(jobs, key=_IN_ORDER), checkpoints, marked=begun)
+        self._slots.accept(sorted(jobs, key=_IN_ORDER), kept, marked=begun)
         await self._sleep.interrupt()
 
     async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
@@ -44,6 +45,6 @@ class Handover:
         quarantined = await self._session.run(store.convict(self._worker, tokens)) if tokens else []
         return [job for job in jobs if job.id not in quarantined] if quarantined else jobs
 
-    async def _checkpoints(self, jobs: list[Claimed]) -> dict[UUID, bytes]:
+    async def _kept(self, jobs: list[Claimed]) -> dict[UUID, Kept]:
         retried = [job.id for job in jobs if job.attempt > 1]
-        return await self._session.run(store.checkpoints(retried)) if retried else {}
+        return await self._session.run(store.kept_by_jobs(retried)) if retried else {}

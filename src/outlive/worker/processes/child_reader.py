@@ -97,6 +97,10 @@ class ChildReader:
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._report.traced(spans)
+            case protocol.Stepping(token, name):
+                if child.runs(token):
+                    child.current.step = name[: protocol.MAX_STEP_CHARS]
+                    child.current.moved = running_time.now()
             case protocol.Imported(token):
                 if child.runs(token):
                     child.current.imported = True
@@ -149,16 +153,16 @@ class ChildReader:
             self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
             return
         child.asking += 1
-        if call.verb == "complete":
-            child.answer(self._complete(child, call))
+        if call.verb in ("complete", "secret"):
+            child.answer(self._prove(child, call))
         else:
             self._report.called(child, call)
 
-    def _complete(self, child: Child, call: protocol.Call) -> protocol.Reply:
+    def _prove(self, child: Child, call: protocol.Call) -> protocol.Reply:
         token = child.current.job.token if child.given else 0
         if call.body != b"%d" % token:
             return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
-        child.current.completing = True
+        child.current.completing = child.current.completing or call.verb == "complete"
         return protocol.Reply(call.number, self._report.secret_of(token).encode())
 
     def _progress(self, child: Child, progress: protocol.Progress) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from outlive import linux, protocol
 from outlive.model import Claimed, MemoryCourse
-from outlive.protocol import Reply, Run, TaskFacts, encode_frame
+from outlive.protocol import Kept, Reply, Run, TaskFacts, encode_frame
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
 from outlive.worker.limits.cgroups import Group
@@ -58,7 +58,7 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
-    checkpoint: bytes | None
+    kept: Kept
     marked: bool
     """The database has it as begun: it was claimed for a free slot, or was marked since."""
     alone: bool = False
@@ -74,6 +74,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     begun: bool = False
     imported: bool = False
     """With `preload=False`: its own interpreter has imported the app."""
+    step: str = ""
+    """The step that it has begun and not finished."""
     completing: bool = False
     verdict: Verdict | None = None
     """Only `decide` sets it."""
@@ -190,7 +192,7 @@ class Child:
             job = one.job
             self.served += 1
             last = self.served >= one.facts.max_jobs
-            limits = (last, max_result_bytes, one.checkpoint, job.source, one.trace)
+            limits = (last, max_result_bytes, one.kept.checkpoint, job.source, one.trace, one.kept.steps)
             self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
         self.retiring = self.retiring or last
         self.flush()
@@ -317,9 +319,9 @@ class _Limits(TypedDict, total=False):
     memory_bytes: int | None
 
 
-def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None, *, marked: bool) -> Assignment:
+def assignment(job: Claimed, facts: TaskFacts, kept: Kept, *, marked: bool) -> Assignment:
     limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
     if job.options is not None:
         limits.update(msgspec.json.decode(job.options, type=_Limits))
     begun = marked or job.attempt > 1  # The database always has a second attempt as begun.
-    return Assignment(job, facts, checkpoint=checkpoint, marked=begun, alone=job.alone_s > 0, **limits)
+    return Assignment(job, facts, kept=kept, marked=begun, alone=job.alone_s > 0, **limits)

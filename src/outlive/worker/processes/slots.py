@@ -18,7 +18,7 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended
-from outlive.protocol import Done, Ready, Stopping, TaskFacts
+from outlive.protocol import NOTHING_KEPT, Done, Kept, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
@@ -127,7 +127,7 @@ class Slots:
 
     # From the claim to the child
 
-    def accept(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
+    def accept(self, jobs: list[Claimed], kept: Mapping[UUID, Kept], *, marked: bool = True) -> None:
         """Accept claimed jobs, and place them."""
         if self.closed:
             for job in jobs:
@@ -139,7 +139,7 @@ class Slots:
                 self.release(job, *NO_TASK)
                 continue
             try:
-                one = assignment(job, facts, checkpoints.get(job.id), marked=marked)
+                one = assignment(job, facts, kept.get(job.id, NOTHING_KEPT), marked=marked)
             except (msgspec.MsgspecError, RecursionError) as error:
                 reason = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))

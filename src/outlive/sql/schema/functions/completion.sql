@@ -174,21 +174,44 @@ language sql immutable
 -- The secret by which a job completes its attempt. Its worker derives the same.
 return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
 
-create or replace function outlive.complete(
-  token bigint, secret text, result json default null, records json default null, spawns json default null)
-returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
--- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
+create or replace function outlive.proven(token bigint, secret text) returns outlive.running
+language plpgsql stable as $$
+-- The attempt of a job that ends it or keeps a step in its own transaction. Tokens can be guessed, so the job
+-- proves with the attempt's secret, which only its worker and the job itself know, that the attempt is its own.
 declare
-  by_worker uuid;
+  own outlive.running;
 begin
-  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
-  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
+  select r.* into own from outlive.running r join outlive.workers k on k.id = r.worker
+  where r.token = proven.token and outlive.attempt_secret(k.secret, r.token) = proven.secret;
   if not found then
     raise exception using errcode = 'OL002', message = format(
       'attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
   end if;
-  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
+  return own;
+end $$;
+
+create or replace function outlive.complete(
+  token bigint, secret text, result json default null, records json default null, spawns json default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction.
+begin
+  perform outlive.complete_with_records(token, (outlive.proven(token, secret)).worker, result, records, spawns);
+end $$;
+
+create or replace function outlive.once(token bigint, secret text, name text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Keep a step inside the job's own transaction: true for the first one that commits. Another attempt that asks
+-- meanwhile waits for that. The attempt is locked, so it is not given up before the transaction ends.
+declare
+  own outlive.running := outlive.proven(token, secret);
+begin
+  perform from outlive.running r where r.token = once.token for key share;
+  if not found then
+    raise exception using errcode = 'OL002', message = format('attempt %s was given up', token);
+  end if;
+  insert into outlive.steps (job_id, name, attempt, at) values (own.id, name, own.attempt, outlive.now())
+  on conflict do nothing;
+  return found;
 end $$;
 
 create or replace function outlive.refuse_unreadable(name text, value json) returns void language plpgsql as $$

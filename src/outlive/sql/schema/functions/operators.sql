@@ -281,6 +281,7 @@ begin
   delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.steps s where s.job_id = any(mine);
   delete from outlive.expiring e where e.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
   perform outlive.forget_in_batches(mine);

@@ -1,0 +1,169 @@
+"""What a durable job has kept: the steps of its earlier attempts, and those of this one.
+
+A step is found by its name: that of its function, with a number from the second call on, or one that the job gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from outlive.child.timer import time_limit
+from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze
+from outlive.protocol import KeptStep, Run, Stepping
+
+if TYPE_CHECKING:
+    from outlive.child.channel import Channel
+    from outlive.child.steps import Step
+
+MAX_STEPS = 10_000
+MAX_BYTES = 16 * 1024 * 1024
+"""How much the values of one job have together."""
+MAX_ARGUMENTS_CHARS = 200
+
+_log = logging.getLogger("outlive.job")
+_came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
+_fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Kept(NamedTuple):
+    value: bytes
+    arguments: str | None
+
+
+class Journal:
+    def __init__(self, run: Run, channel: Channel) -> None:
+        self._token, self._channel = run.token, channel
+        self._kept = _earlier(run, channel)
+        self._bytes = sum(len(one.value) for one in self._kept.values())
+        self._calls: Counter[str] = Counter()
+        self._under_way: set[str] = set()
+
+    def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of a step: what was kept, or what its function returns, which is kept then."""
+        with self._named(step) as name:
+            given = _described(step, args, kwargs)
+            if (found := self._found(name, given)) is not None:
+                return step.codec.decode_result(found.value)
+            began = time.monotonic()
+            for pause_s in _pauses(step):
+                try:
+                    with time_limit(step.timeout_s, name):
+                        value = step.function(*args, **kwargs)
+                    break
+                except Exception as error:
+                    if pause_s is None or _is_decided(error):
+                        raise
+                    _note_retry(name, error, pause_s)
+                    time.sleep(pause_s)
+            return self._keep(step, name, given, value, time.monotonic() - began)
+
+    async def atake(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The async twin of `take`."""
+        with self._named(step) as name:
+            given = _described(step, args, kwargs)
+            if (found := self._found(name, given)) is not None:
+                return step.codec.decode_result(found.value)
+            began = time.monotonic()
+            for pause_s in _pauses(step):
+                try:
+                    async with asyncio.timeout(step.timeout_s):
+                        value = await step.function(*args, **kwargs)
+                    break
+                except Exception as error:
+                    if pause_s is None or _is_decided(error):
+                        raise
+                    _note_retry(name, error, pause_s)
+                    await asyncio.sleep(pause_s)
+            took_s = time.monotonic() - began  # In a thread: the job's other tasks go on while the database answers.
+            return await asyncio.to_thread(self._keep, step, name, given, value, took_s)
+
+    @contextmanager
+    def _named(self, step: Step[..., Any]) -> Iterator[str]:
+        """The name of this call. A second call without a name of its own must wait until the first one is kept."""
+        base = step.name if step.label is None else f"{step.name}:{step.label}"
+        if base in self._under_way:
+            raise OutliveError(
+                f"two calls of the step {base} are under way at once, so their order is not known when the job runs"
+                f' again: give each a name, as in {step.name}.named("page-7")(…)'
+            )
+        self._under_way.add(base)
+        try:
+            self._calls[base] += 1
+            yield base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
+        finally:
+            self._under_way.discard(base)
+
+    def has(self, name: str) -> bool:
+        """Whether an earlier attempt has kept a step under this name."""
+        return name in self._kept
+
+    def _found(self, name: str, given: str) -> _Kept | None:
+        """What was kept under this name. If nothing was, the worker is told that the step begins."""
+        if (found := self._kept.get(name)) is None:
+            self._channel.send(Stepping(self._token, name))
+        elif found.arguments not in (None, given):
+            words = "the step %s was kept for %s, and is called with %s now: the kept value is used"
+            _log.warning(words, name, found.arguments, given)
+        return found
+
+    def _keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> object:
+        encoded = step.codec.encode_result(value)
+        self._bytes += len(encoded)
+        if len(self._kept) >= MAX_STEPS or self._bytes > MAX_BYTES:
+            raise Fail(
+                f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_BYTES:,} bytes of"
+                " values. Let it enqueue further jobs, or keep addresses in place of data"
+            )
+        kept = self._channel.call("step", _encode(KeptStep(name, encoded, given, took_s, step.relaxed)))
+        self._kept[name] = _Kept(kept, given)
+        return value if kept == encoded else step.codec.decode_result(kept)
+
+
+def _earlier(run: Run, channel: Channel) -> dict[str, _Kept]:
+    if run.steps is not None:
+        rows = _came_with_job.decode(run.steps) if run.steps else []
+        return {name: _Kept(bytes(value), arguments) for name, value, arguments in rows}
+    kept: dict[str, _Kept] = {}
+    after = ""
+    while part := _fetched.decode(channel.call("steps", after.encode())):
+        kept |= {name: _Kept(value or b"null", arguments) for name, value, arguments in part}
+        after = part[-1][0]
+    return kept
+
+
+def _described(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments as text; of long ones the beginning and a hash. What JSON can't carry is as Python prints it."""
+    try:
+        packed = step.codec.pack(args, kwargs)
+    except BadArguments:
+        packed = repr((args, kwargs)).encode(errors="replace")
+    text = packed.decode(errors="replace").replace("\0", "")
+    if len(text) <= MAX_ARGUMENTS_CHARS:
+        return text
+    return f"{text[:MAX_ARGUMENTS_CHARS]}… {hashlib.blake2b(packed, digest_size=8).hexdigest()}"
+
+
+def _pauses(step: Step[..., Any]) -> Iterator[float | None]:
+    """How long to wait after each call that raises; None: it was the last."""
+    for number in range(1, step.attempts):
+        yield min(step.backoff_s * 2 ** (number - 1), 3600.0)
+    yield None
+
+
+def _is_decided(error: Exception) -> bool:
+    """Whether this exception says how the whole job ends."""
+    return isinstance(error, Cancel | Fail | Retry | Snooze)
+
+
+def _note_retry(name: str, error: Exception, pause_s: float) -> None:
+    _log.warning("the step %s raised %s: %s; it is tried again in %g s", name, type(error).__name__, error, pause_s)

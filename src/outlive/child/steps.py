@@ -1,0 +1,101 @@
+"""Steps: functions whose results a job keeps. A later attempt gets what was kept, and does not call them again.
+
+Outside of a job, a step is the function that it was made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from outlive import job_gateway, validation
+from outlive.arguments import Codec
+from outlive.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outlive.child.context import Context
+    from outlive.child.journal import Journal
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
+    """A step, which is called like its function. `named` gives one of several calls a name of its own."""
+
+    def __init__(
+        self, function: Callable[P, R], *, name: str, attempts: int, backoff_s: float, timeout_s: float | None,
+        relaxed: bool,
+    ) -> None:  # fmt: skip
+        self.function, self.name = function, name
+        self.attempts, self.backoff_s, self.timeout_s, self.relaxed = attempts, backoff_s, timeout_s, relaxed
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.codec = Codec(name, function)
+        self.label: str | None = None
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        journal = _journal()
+        if journal is None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            return cast("R", journal.atake(self, args, kwargs))
+        return cast("R", journal.take(self, args, kwargs))
+
+    def named(self, label: str) -> Step[P, R]:
+        """The same step under a name of its own, for calls whose order may change, or that run at once."""
+        other = Step(
+            self.function, name=self.name, attempts=self.attempts, backoff_s=self.backoff_s, timeout_s=self.timeout_s,
+            relaxed=self.relaxed,
+        )  # fmt: skip
+        other.label = validation.identifier("name", label)
+        other.codec = self.codec
+        return other
+
+
+def _journal() -> Journal | None:
+    context = cast("Context | None", job_gateway.context)
+    return None if context is None else context.journal
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    attempts: int = ...,
+    backoff: validation.Duration = ...,
+    timeout: validation.Duration | None = ...,
+    relaxed: bool = ...,
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    attempts: int = 1,
+    backoff: validation.Duration = 1.0,
+    timeout: validation.Duration | None = None,
+    relaxed: bool = False,
+) -> Any:
+    """Make a function a step: a job that calls it keeps what it returns.
+
+    `attempts` and `backoff`: how often it is called if it raises, and how long to wait before the second call; the wait
+    doubles each time. `timeout`: how long a call may take. `relaxed`: the job goes on before the step is in the
+    database, and the step may be lost with its machine.
+    """
+    tries = validation.count("attempts", attempts, most=1000)
+    backoff_s = validation.seconds("backoff", backoff)
+    timeout_s = None if timeout is None else validation.seconds("timeout", timeout)
+
+    def make(made_of: Callable[..., Any]) -> Step[Any, Any]:
+        if not inspect.isfunction(made_of) or made_of.__name__ == "<lambda>":
+            raise ConfigError(f"{made_of!r} can't be a step: write a function with a name")
+        if inspect.isgeneratorfunction(made_of) or inspect.isasyncgenfunction(made_of):
+            raise ConfigError(f"{made_of.__qualname__} can't be a step: a generator returns nothing that can be kept")
+        return Step(
+            made_of, name=made_of.__name__, attempts=tries, backoff_s=backoff_s, timeout_s=timeout_s, relaxed=relaxed
+        )
+
+    return make if function is None else make(function)

@@ -1,0 +1,40 @@
+-- Statements about the steps of durable jobs.
+
+-- name: keep_steps
+-- Keep the steps of attempts that run in this worker, and return what is kept under each name: if another attempt
+-- was first, its value. So two attempts of a job never go on from different values, and that needs no lock.
+-- A token without a row: the attempt has ended. A new step sets its job's failures, crashes and losses to zero.
+with given as (
+  select g.*, r.id, r.attempt
+  from unnest(:tokens::bigint[], :names::text[], :values::json[], :arguments::text[], :tooks_s::double precision[])
+      g(token, name, value, arguments, took_s)
+    join outlive.running r on r.token = g.token and r.worker = :worker::uuid),
+kept as (
+  insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
+  select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s, outlive.now() from given g
+  on conflict (job_id, name) do update set name = s.name
+  returning s.job_id, s.name, s.value, s.attempt),
+forgiven as (
+  update outlive.running r set failures = 0, crashes = 0, losses = 0
+  from kept k
+  where r.id = k.job_id and r.attempt = k.attempt and r.failures + r.crashes + r.losses > 0)
+select g.token, g.name, k.value from given g join kept k on k.job_id = g.id and k.name = g.name;
+
+-- name: kept_steps
+-- A part of the steps of a job, for its attempt: those after a name, as many as fit into some bytes, at least one.
+-- Zero rows: there are no more, or the attempt has ended.
+select p.name, p.value, p.arguments
+from (
+  select s.*, sum(coalesce(octet_length(s.value::text), 0)) over (order by s.name) as total,
+    row_number() over (order by s.name) as place
+  from outlive.running r join outlive.steps s on s.job_id = r.id
+  where r.token = :token::bigint and s.name > :after::text
+  order by s.name limit 1000) p
+where p.place = 1 or p.total <= :most_bytes::int
+order by p.name;
+
+-- name: steps_of
+-- The steps of a job, in the order in which they were kept.
+-- returns table (name text, value json, attempt int, took_s double precision, at timestamptz)
+select s.name, s.value, s.attempt, s.took_s, s.at from outlive.steps s where s.job_id = :id::uuid
+order by s.at, s.name;

@@ -1,0 +1,40 @@
+"""statements/steps.sql: what durable jobs keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from outlive.model import ARGUMENTS_PART_BYTES
+from outlive.protocol import KeptStep
+from outlive.statement import Row, Statement
+from outlive.store.statements import Table, as_they_are, decoded_by, statement, table
+
+
+def keep_steps(
+    worker: UUID, tokens: Sequence[int], steps: Sequence[KeptStep]
+) -> Statement[dict[tuple[int, str], bytes | None]]:
+    """Keep steps of these attempts. Returns the value that is kept for each, by its token and name.
+
+    It may be that of another attempt. One that is missing belongs to an attempt that has ended.
+    """
+    return statement(
+        "keep_steps",
+        lambda rows: {(token, name): value for token, name, value in rows},
+        worker=worker,
+        tokens=tokens,
+        names=[one.name for one in steps],
+        values=[one.value for one in steps],
+        arguments=[one.arguments for one in steps],
+        tooks_s=[one.took_s for one in steps],
+    )
+
+
+@decoded_by(as_they_are)
+def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> list[Row]:
+    """The next steps of the job of this attempt: name, value and a hash of the arguments."""
+
+
+@decoded_by(table)
+def steps_of(id: UUID) -> Table:
+    """The steps of a job, in the order in which they were kept."""

@@ -1,0 +1,120 @@
+"""The steps that jobs keep. All that arrived while a statement ran are kept by the next one, with one commit.
+
+A job goes on when its step is in the database; with `relaxed` it goes on at once, and its end waits instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from outlive import store, wire
+from outlive.errors import BadArguments, StaleAttempt
+from outlive.protocol import Call, KeptStep, Reply
+from outlive.worker.ending.outbox import never_accepted
+from outlive.worker.loops import wait
+from outlive.worker.processes.children import Child
+from outlive.worker.session import Session
+
+PORTION_BYTES = 2 * 1024 * 1024
+RELAXED_S = 0.02
+"""How long relaxed steps wait for more. They must be in the database within 50 ms."""
+_decoder = msgspec.msgpack.Decoder(KeptStep)
+
+
+@dataclass(slots=True)
+class _Asked:
+    child: Child
+    call: Call
+    token: int
+    step: KeptStep
+
+
+class StepWriter:
+    def __init__(self, worker: UUID, session: Session) -> None:
+        self._worker, self._session = worker, session
+        self._asked: list[_Asked] = []
+        self._some, self._hurry = asyncio.Event(), asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(one.call.body) for one in self._asked)
+
+    def put(self, child: Child, call: Call) -> None:
+        """Keep a step that a job has sent. It may be forged, as all that a child sends."""
+        try:
+            given = _decoder.decode(call.body)
+            if given.value is not None:
+                wire.check(given.value)
+        except (msgspec.MsgspecError, wire.NotJson) as error:
+            child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
+            return
+        child.current.step = ""
+        self._asked.append(_Asked(child, call, child.current.job.token, given))
+        self._some.set()
+        if given.relaxed:
+            child.answer(Reply(call.number, given.value or b""))
+        else:
+            self._hurry.set()
+
+    def waiting(self, token: int) -> bool:
+        """Whether a step of this attempt is not written yet."""
+        return any(one.token == token for one in self._asked)
+
+    async def run_once(self) -> None:
+        await self._some.wait()
+        await wait(self._hurry, RELAXED_S)
+        self._some.clear()
+        self._hurry.clear()
+        await self.write()
+
+    async def write(self) -> None:
+        """Write the steps that wait. If the database is away they stay, and the next turn tries again."""
+        async with self._writing:
+            while self._asked:
+                portion = self._portion()
+                await self._keep(portion)
+                del self._asked[: len(portion)]
+
+    def _portion(self) -> list[_Asked]:
+        size_bytes, portion = 0, list[_Asked]()
+        for one in self._asked:
+            portion.append(one)
+            size_bytes += len(one.call.body)
+            if size_bytes > PORTION_BYTES:
+                break
+        return portion
+
+    async def _keep(self, portion: list[_Asked]) -> None:
+        """Keep them with one statement, or one by one if Postgres refuses one of them."""
+        keep = store.keep_steps(self._worker, [one.token for one in portion], [one.step for one in portion])
+        try:
+            kept = await self._session.run(keep)
+        except psycopg.Error as error:
+            if not never_accepted(error):
+                raise
+            if len(portion) > 1:
+                for one in portion:
+                    await self._keep([one])
+            elif not portion[0].step.relaxed:
+                portion[0].child.answer(_refusal(portion[0].call, BadArguments(f"the step can't be kept: {error}")))
+            return
+        for one in portion:
+            if not one.step.relaxed:
+                one.child.answer(_reply(one, kept))
+
+
+def _reply(one: _Asked, kept: dict[tuple[int, str], bytes | None]) -> Reply:
+    key = (one.token, one.step.name)
+    if key not in kept:
+        return _refusal(one.call, StaleAttempt(f"attempt {one.token} is no longer under way"))
+    return Reply(one.call.number, kept[key] or b"")
+
+
+def _refusal(call: Call, error: Exception) -> Reply:
+    return Reply(call.number, str(error).encode(errors="replace"), type(error).__name__)

@@ -1,0 +1,187 @@
+"""An app whose jobs keep steps, which workers import. Each step writes a line into a file when its code runs."""
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import outlive
+
+app = outlive.App()
+
+
+@dataclass
+class Payment:
+    order: int
+    cents: int
+
+
+def note(file: str, line: str) -> None:
+    with Path(file).open("a") as notes:
+        notes.write(line + "\n")
+
+
+@outlive.step
+def charge(order: int, file: str) -> Payment:
+    note(file, f"charge {order}")
+    return Payment(order, 4200)
+
+
+@outlive.step(relaxed=True)
+def pack(n: int, file: str) -> int:
+    note(file, f"pack {n}")
+    return n * n
+
+
+@outlive.step
+def empty(file: str) -> None:
+    note(file, "empty")
+
+
+@outlive.step
+async def print_label(n: int, file: str) -> str:
+    await asyncio.get_running_loop().run_in_executor(None, note, file, f"label {n}")
+    return f"label {n}"
+
+
+@outlive.step(attempts=3, backoff="1ms")
+def flaky(file: str) -> int:
+    note(file, "flaky")
+    tries = Path(file).read_text().count("flaky")
+    if tries < 3:
+        raise ConnectionError("not yet")
+    return tries
+
+
+@outlive.step(timeout="50ms")
+def slow() -> None:
+    signal.pause()
+
+
+def die_once(file: str, where: str) -> None:
+    if f"died {where}" not in Path(file).read_text():
+        note(file, f"died {where}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(backoff="10ms", max_crashes=2)
+def fulfil(order: int, file: str) -> list[object]:
+    """It dies after each of its steps, more often than a job may die that gets no further."""
+    payment = charge(order, file)
+    die_once(file, "after charge")
+    squares = [pack(n, file) for n in range(3)]
+    empty(file)
+    die_once(file, "after pack")
+    assert empty(file) is None
+    die_once(file, "after empty")
+    assert isinstance(payment, Payment)
+    return [payment.cents, squares, outlive.current().attempt]
+
+
+@app.task(backoff="10ms", max_crashes=2)
+async def ship(file: str) -> list[str]:
+    labels = await asyncio.gather(*(print_label.named(str(n))(n, file) for n in range(3)))
+    die_once(file, "after labels")
+    return list(labels)
+
+
+@app.task
+async def careless(file: str) -> None:
+    await asyncio.gather(print_label(8, file), print_label(9, file))
+
+
+@app.task
+def stubborn(file: str) -> int:
+    return flaky(file)
+
+
+@outlive.step
+def parse(page: int) -> int:
+    if page == 17:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return page
+
+
+@app.task(backoff="1ms")
+def crawl() -> int:
+    return sum(parse.named(f"page-{page}")(page) for page in range(15, 20))
+
+
+@app.task(backoff="1ms")
+def book(url: str, file: str) -> bool:
+    """It dies before the first commit, and after the second one."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        if first := outlive.current().once(connection, "ledger"):
+            connection.execute("insert into ledger values (1)")
+            die_once(file, "before commit")
+    die_once(file, "after commit")
+    return first
+
+
+@app.task(backoff="1ms", max_attempts=1)
+async def book_slowly(url: str) -> list[bool]:
+    import psycopg
+
+    job = outlive.current()
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        first = await job.aonce(connection, "ledger")
+        await connection.rollback()
+        again = await job.aonce(connection, "ledger")
+        await connection.commit()
+        return [first, again, await job.aonce(connection, "ledger")]
+
+
+@app.task(max_attempts=1)
+def book_without_transaction(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        outlive.current().once(connection, "ledger")
+
+
+@app.task(max_attempts=1)
+def poll(file: str) -> int:
+    note(file, "poll")
+    if (times := Path(file).read_text().count("poll")) < 3:
+        raise outlive.Snooze("1ms")
+    return times
+
+
+@app.task(max_attempts=1)
+def late() -> None:
+    slow()
+
+
+@app.task(backoff="10ms")
+def changed(file: str) -> int:
+    """Its second attempt calls a step with another argument, and one more in front of it."""
+    second = outlive.current().attempt == 2
+    if second:
+        empty(file)
+    kept = pack(7 if second else 3, file)
+    if not second:
+        raise outlive.Retry(after="1ms")
+    return kept
+
+
+@app.task(backoff="10ms")
+def large(file: str) -> int:
+    """What it keeps is too large to come with the job."""
+    total = sum(len(pad.named(str(n))(n)) for n in range(12))
+    die_once(file, "after padding")
+    note(file, f"total {total}")
+    return total
+
+
+@outlive.step
+def pad(n: int) -> str:
+    return str(n % 10) * 200_000
+
+
+@app.task(max_attempts=1)
+def greedy() -> None:
+    for n in range(100):
+        pad.named(str(n))(n)

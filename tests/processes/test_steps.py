@@ -1,0 +1,150 @@
+"""Steps of durable jobs, with real workers: each is taken once, whatever dies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlive import State, config
+from outlive.errors import JobFailed
+from tests.processes.durable import (
+    Payment,
+    app,
+    book,
+    book_slowly,
+    book_without_transaction,
+    careless,
+    changed,
+    charge,
+    crawl,
+    fulfil,
+    greedy,
+    large,
+    late,
+    poll,
+    ship,
+    stubborn,
+)
+
+TARGET = "tests.processes.durable:app"
+
+
+@pytest.fixture
+def notes(database_url: str, tmp_path: Path) -> Iterator[Path]:
+    """A file in which each step writes a line when its code runs."""
+    file = tmp_path / "notes"
+    file.touch()
+    app.configure(config.load(flags={"database_url": database_url}))
+    yield file
+    app.configure(None)
+
+
+def lines(notes: Path, *begins: str) -> list[str]:
+    return [line for line in notes.read_text().splitlines() if line.startswith(begins)]
+
+
+def test_a_step_that_was_kept_is_not_taken_again_however_often_its_job_dies(start, notes):
+    job = fulfil.enqueue(7, str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == [4200, [0, 1, 4], 4]
+    assert lines(notes, "charge", "pack", "empty") == [
+        *("charge 7", "pack 0", "pack 1", "pack 2", "empty", "empty"),
+    ], "the second call of `empty` is a step of its own"
+
+
+def test_crashes_count_since_the_last_new_step(start, notes, queue):
+    """It dies three times, and may die twice without getting any further."""
+    job = fulfil.enqueue(7, str(notes))
+    start(target=TARGET)
+    job.result(timeout=30)
+    crashes = queue.values("select crashes from outlive.attempts order by attempt")
+    assert crashes == [1, 1, 1, 1]
+
+
+def test_steps_that_run_at_once_have_names_or_are_refused_at_once(start, notes):
+    named, unnamed = ship.enqueue(str(notes)), careless.using(max_attempts=1).enqueue(str(notes))
+    start(target=TARGET)
+    assert named.result(timeout=30) == ["label 0", "label 1", "label 2"]
+    assert sorted(lines(notes, "label"))[:3] == ["label 0", "label 1", "label 2"]
+    with pytest.raises(JobFailed, match=r"two calls of the step print_label are under way at once"):
+        unnamed.result(timeout=30)
+
+
+def test_a_step_that_raises_is_called_again_and_one_that_takes_too_long_is_stopped(start, notes):
+    again, long = stubborn.enqueue(str(notes)), late.enqueue()
+    start(target=TARGET)
+    assert again.result(timeout=30) == 3
+    with pytest.raises(JobFailed, match=r"TimeoutError: the step slow took longer than 0.05 s"):
+        long.result(timeout=30)
+
+
+def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start, notes):
+    job = changed.enqueue(str(notes))
+    worker = start(target=TARGET)
+    assert job.result(timeout=30) == 9
+    worker.says("the step pack was kept for {")
+    assert lines(notes, "pack") == ["pack 3"]
+
+
+def test_steps_that_are_too_large_to_come_with_their_job_are_fetched(start, notes):
+    job = large.enqueue(str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == 2_400_000
+    assert lines(notes, "total") == ["total 2400000"]
+
+
+def test_a_job_that_keeps_too_much_fails_with_a_sentence(start, notes):
+    job = greedy.enqueue()
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"a job keeps at most 10,000 steps and 16,777,216 bytes"):
+        job.result(timeout=30)
+
+
+def test_a_step_that_kills_is_caught_after_three_kills_and_named(start, notes, queue):
+    job = crawl.enqueue()
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="quarantined"):
+        job.result(timeout=30)
+    words = "the process was killed by SIGSEGV in the step parse:page-17"
+    errors = queue.values("select error from outlive.attempts order by attempt")
+    assert [error[: len(words)] for error in errors] == [words] * 3
+
+
+def test_an_effect_under_once_is_made_exactly_once_however_its_job_dies(start, notes, queue, database_url):
+    queue.execute("create table ledger (n int)")
+    job = book.enqueue(database_url, str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) is False, "the third attempt finds what the second one has committed"
+    assert lines(notes, "died") == ["died before commit", "died after commit"]
+    assert queue.values("select n from ledger") == [1]
+
+
+def test_once_is_true_until_a_transaction_commits_and_needs_one(start, notes, database_url):
+    slowly, without = book_slowly.enqueue(database_url), book_without_transaction.enqueue(database_url)
+    start(target=TARGET)
+    assert slowly.result(timeout=30) == [True, True, False]
+    with pytest.raises(JobFailed, match="this connection commits each statement by itself"):
+        without.result(timeout=30)
+
+
+def test_a_job_that_snoozes_runs_again_at_no_cost(start, notes, queue):
+    job = poll.enqueue(str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == 3
+    assert queue.values("select failures from outlive.attempts") == [0, 0, 0]
+
+
+def test_outside_of_a_job_a_step_is_its_function(notes):
+    assert charge(1, str(notes)) == Payment(1, 4200)
+    assert charge(1, str(notes)) == Payment(1, 4200)
+    assert lines(notes, "charge") == ["charge 1", "charge 1"]
+
+
+def test_the_steps_of_a_job_go_with_it(start, notes, queue):
+    job = fulfil.enqueue(7, str(notes))
+    start(target=TARGET)
+    job.result(timeout=30)
+    assert queue.count("steps") == 6
+    assert job.status() is State.SUCCEEDED
+    queue.value("select outlive.prune(array[%s]::uuid[])", job.id)
+    assert queue.count("steps") == 0
