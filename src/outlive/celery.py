@@ -1,28 +1,43 @@
 """Celery's calls on top of outlive, so that a code base moves file by file: change the line of the import first.
 
-    from outlive.celery import app, chain, group, shared_task    # before: from celery import chain, group, shared_task
+    from outlive.celery import app, chain, chord, shared_task    # before: from celery import chain, chord, shared_task
 
 Options that mean something else in outlive are refused, with what to write: docs/how-to/migrate-from-celery.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 import outlive
+from outlive import foreign_options
 from outlive.client.app import App
-from outlive.client.job import Job
+from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
 from outlive.client.task import BoundJob, Task
 from outlive.errors import ConfigError, Retry
+from outlive.states import State
 from outlive.validation import MAX_COUNT
 
 app = App()
 """All tasks of `shared_task` are on this app: a module that imports it and them is what `outlive worker` takes."""
+Step: TypeAlias = "Signature | Workflow"
+Before: TypeAlias = BoundJob[Any] | list[BoundJob[Any]] | None
+"""What the step before has made: a job, the jobs of a group, or nothing yet."""
 _SENT = {"countdown": "delay", "eta": "run_at", "expires": "expires", "queue": "queue", "task_id": "id"}
+_STATES = {
+    State.RUNNING: "STARTED",
+    State.RETRYABLE: "RETRY",
+    State.SUCCEEDED: "SUCCESS",
+    State.FAILED: "FAILURE",
+    State.QUARANTINED: "FAILURE",
+    State.CANCELLED: "REVOKED",
+}
+"""Celery's words; those that are left wait, which is PENDING."""
 
 
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -30,9 +45,12 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
 
     As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`.
     """
-    bind, retries = options.pop("bind", False), options.pop("max_retries", 3)
-    options.pop("ignore_result", None)  # A job without a return value stores nothing.
-    ours: dict[str, Any] = {"fail_on": Exception, "backoff": [options.pop("default_retry_delay", 180)]}
+    bind, retrying = options.pop("bind", False), options.pop("retry_kwargs", {})
+    for name in ("ignore_result", "track_started", *(["retry_jitter"] if options.get("retry_jitter") else [])):
+        options.pop(name, None)  # What outlive does anyway.
+    retries = retrying.get("max_retries", options.pop("max_retries", 3))
+    delay = retrying.get("countdown", options.pop("default_retry_delay", 180))
+    ours: dict[str, Any] = {"fail_on": Exception, "backoff": [delay]}
     ours["max_attempts"] = MAX_COUNT if retries is None else retries + 1
     for name, word in (("autoretry_for", "retry_on"), ("retry_backoff", "backoff"), ("time_limit", "timeout")):
         if given := options.pop(name, None):
@@ -47,10 +65,12 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
 
 
 class Request:
-    """`self` of a task with `bind=True`, and its `request`."""
+    """`self` of a task with `bind=True`, and its `request`. A task that is called as a function has no id."""
 
     def __init__(self) -> None:
-        self.request, self.id, self.retries = self, str(outlive.current().job_id), outlive.current().attempt - 1
+        self.request, self.id, self.retries = self, None, 0
+        with suppress(outlive.NoJob):
+            self.id, self.retries = str(outlive.current().job_id), outlive.current().attempt - 1
 
     def retry(self, exc: BaseException | None = None, countdown: float | None = None) -> Retry:
         """Raise what lets outlive try again, up to `max_retries`."""
@@ -74,11 +94,13 @@ class SharedTask:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.task.function(*args, **kwargs)
 
-    def delay(self, *args: Any, **kwargs: Any) -> Result:
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         return self.apply_async(args, kwargs)
 
-    def apply_async(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Result:
-        return Signature(self, tuple(args), kwargs or {}).apply_async(**options)
+    def apply_async(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncResult:
+        return self.s(*args, **(kwargs or {})).apply_async(**options)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         return Signature(self, args, kwargs)
@@ -88,66 +110,146 @@ class SharedTask:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What `AsyncResult` is in Celery. `job` is the handle of outlive."""
+class AsyncResult:
+    """A job by its id. `job` is the handle of outlive."""
 
-    job: Job[Any]
+    id: str
 
     @property
-    def id(self) -> str:
-        return str(self.job.id)
+    def job(self) -> Job[Any]:
+        return app.get_job(self.id)
+
+    @property
+    def state(self) -> str:
+        return _STATES.get(self.job.status(), "PENDING")
+
+    def ready(self) -> bool:
+        return self.state in ("SUCCESS", "FAILURE", "REVOKED")
+
+    def successful(self) -> bool:
+        return self.state == "SUCCESS"
+
+    def failed(self) -> bool:
+        return self.state == "FAILURE"
 
     def get(self, timeout: float | None = None) -> Any:
         return self.job.result(timeout)
 
+    def revoke(self, *, terminate: bool = False) -> None:
+        if not terminate:
+            raise ConfigError("outlive also stops a job that runs: write revoke(terminate=True)")
+        self.job.cancel()
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """The results of a group, in its order."""
+
+    results: list[AsyncResult]
+
+    def __iter__(self) -> Iterator[AsyncResult]:
+        return iter(self.results)
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        return gather([one.job for one in self], timeout)
+
+    def ready(self) -> bool:
+        return all(one.ready() for one in self)
+
 
 @dataclass(frozen=True)
 class Signature:
-    """A call for later. In a chain it gets the result of the one before as its first argument, unless `immutable`."""
+    """A call for later. In a chain it gets the result of the step before as its first argument, unless `immutable`."""
 
     task: SharedTask
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     immutable: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def apply_async(self, **options: Any) -> Result:
-        return Result(app.enqueue_many([self.after([], **options)])[0])
+    def __or__(self, other: Step) -> Workflow:
+        return chain(self, other)
 
-    def after(self, before: Sequence[BoundJob[Any]], **options: Any) -> BoundJob[Any]:
-        """A job of outlive, which follows the one before it, if there is one."""
-        if refused := options.keys() - _SENT.keys():
-            raise ConfigError(
-                f"outlive.celery does not take {min(refused)}: use task.using(…) of outlive for this call"
-            )
-        using: dict[str, Any] = {_SENT[name]: value for name, value in options.items()}
+    def set(self, **options: Any) -> Signature:
+        return replace(self, options={**self.options, **options})
+
+    def delay(self) -> AsyncResult:
+        return self.apply_async()
+
+    def apply_async(self, **options: Any) -> AsyncResult:
+        found: AsyncResult = chain(self.set(**options))()
+        return found
+
+    def after(self, before: Before) -> BoundJob[Any]:
+        """A job of outlive, which follows the ones before it, if there are any."""
+        if refused := self.options.keys() - _SENT.keys():
+            hint = foreign_options.suggestion(name := min(refused), ()) or "use task.using(…)"
+            raise ConfigError(f"outlive.celery does not take {name}: {hint} of outlive, with `task` of the shared task")
+        using: dict[str, Any] = {_SENT[name]: value for name, value in self.options.items()}
         if "id" in using:
             using["id"] = UUID(using["id"])
-        first = () if self.immutable else tuple(result_of(job) for job in before)
-        return self.task.task.using(**using, after=before).job(*first, *self.args, **self.kwargs)
+        first = () if self.immutable or before is None else (result_of(before),)
+        return self.task.task.using(**using, after=before or []).job(*first, *self.args, **self.kwargs)
 
 
 @dataclass(frozen=True)
 class Workflow:
     """What `chain` and `group` return: called, it enqueues its jobs in one transaction."""
 
-    steps: tuple[Signature, ...]
+    steps: tuple[Step, ...]
     one_by_one: bool
 
+    def __or__(self, other: Step) -> Workflow:
+        return chain(self, other)
+
     def __call__(self) -> Any:
-        jobs: list[BoundJob[Any]] = []
-        for step in self.steps:
-            jobs.append(step.after(jobs[-1:] if self.one_by_one else []))
-        results = [Result(job) for job in app.enqueue_many(jobs)]
-        return results[-1] if self.one_by_one else results
+        jobs, last = _jobs(self, None)
+        if last is None:
+            raise ConfigError("a chain has at least one signature: give it one")
+        handles = {job.request.id: handle for job, handle in zip(jobs, app.enqueue_many(jobs), strict=True)}
+        ends = [AsyncResult(str(handles[job.request.id].id)) for job in (last if isinstance(last, list) else [last])]
+        return GroupResult(ends) if isinstance(last, list) else ends[0]
 
     apply_async = delay = __call__
 
 
-def chain(*steps: Signature) -> Workflow:
-    """These one after the other. Its result is that of the last."""
-    return Workflow(steps, one_by_one=True)
+def chain(*steps: Step | Iterable[Step]) -> Workflow:
+    """These one after the other. The step after a group gets the list of its results, as the body of a chord does."""
+    return Workflow(_given(steps), one_by_one=True)
 
 
-def group(steps: Iterable[Signature]) -> Workflow:
+def group(*steps: Step | Iterable[Step]) -> Workflow:
     """These side by side. Its result is the list of theirs."""
-    return Workflow(tuple(steps), one_by_one=False)
+    return Workflow(_given(steps), one_by_one=False)
+
+
+def chord(header: Iterable[Step], body: Step | None = None) -> Any:
+    """These side by side, and then the body with their results: `chord(header)(body)`, or `chord(header, body)()`."""
+    first = group(header)
+    return (lambda body: chain(first, body)()) if body is None else chain(first, body)
+
+
+def _given(steps: tuple[Step | Iterable[Step], ...]) -> tuple[Step, ...]:
+    """The steps, which Celery takes one by one or as a single iterable."""
+    if len(steps) == 1 and not isinstance(steps[0], Signature | Workflow):
+        steps = tuple(steps[0])
+    return cast("tuple[Step, ...]", steps)
+
+
+def _jobs(step: Step, before: Before) -> tuple[list[BoundJob[Any]], Before]:
+    """The jobs of a step in an order in which they can be enqueued, and those whose results the next step gets."""
+    if isinstance(step, Signature):
+        job = step.after(before)
+        return [job], job
+    jobs: list[BoundJob[Any]] = []
+    ends: list[BoundJob[Any]] = []
+    for one in step.steps:
+        more, last = _jobs(one, before)
+        jobs += more
+        if step.one_by_one:
+            before = last
+        elif isinstance(last, BoundJob):
+            ends.append(last)
+        else:
+            raise ConfigError("a group in a group is not known: put all signatures into one group")
+    return jobs, before if step.one_by_one else ends
