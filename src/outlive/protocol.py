@@ -53,7 +53,8 @@ class Run(Frame, tag=1):
     checkpoint: bytes | None = None
     source: str = ""
     trace: tuple[str, str] | None = None
-    """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate."""
+    """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate. With Sentry
+    alone: that of the span that has enqueued the job."""
     steps: bytes | None = b""
     """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
 

@@ -141,6 +141,8 @@ class EnqueuingTests(TestCase):
     def test_options_that_are_unknown_are_refused(self) -> None:
         assert "max_attempts" in str(raised(ConfigError, lambda: outlive.django.options(max_attempt=3)))  # type: ignore[call-arg]
         assert "@task(queue_name=…)" in str(raised(ConfigError, lambda: outlive.django.options(queue="mail")))
+        said = str(raised(ConfigError, lambda: outlive.django.options(name="send")))
+        assert said.startswith("the name of a task of Django is the path of its function: leave name out")
 
     def test_options_in_the_wrong_place_are_refused(self) -> None:
         swapped = raised(TypeError, lambda: outlive.django.options(max_attempts=3)(tasks.add))

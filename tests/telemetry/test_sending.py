@@ -10,7 +10,7 @@ import pytest
 
 from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import Outcome
-from outlive.telemetry import background, contexts
+from outlive.telemetry import background, carried, contexts, producing
 from outlive.telemetry.background import Background
 from outlive.telemetry.otlp import Otlp
 from outlive.telemetry.spans import Event, Span, of_attempt
@@ -136,7 +136,7 @@ def test_things_are_sent_in_order_and_an_error_costs_only_its_portion(caplog):
 def test_a_job_without_a_valid_context_has_a_trace_of_its_own(options, receiver):
     job, tracing = claimed(options), Tracing()
     parent, state = tracing.begin(job)
-    assert (parent[3:35], state) == (f"{contexts.trace_of(job.id):032x}", "")
+    assert (parent[3:35], state) == (f"{carried.trace_of(job.id):032x}", "")
     tracing.close(0)
 
 
@@ -166,4 +166,17 @@ def test_a_context_goes_from_the_options_of_a_job_to_its_span():
     assert (wait.parent_id, run.parent_id) == (parent.span_id, parent.span_id)
     assert (run.start_ns, run.end_ns, run.status, run.state) == (10**18, 10**18, 2, "a=b")
     assert wait.end_ns == run.start_ns
-    assert len({contexts.span_of(uuid, n, kind) for uuid in (job.id, uuid4()) for n in (1, 2) for kind in "rw"}) == 8
+    assert len({carried.span_of(uuid, n, kind) for uuid in (job.id, uuid4()) for n in (1, 2) for kind in "rw"}) == 8
+
+
+@pytest.mark.parametrize(
+    ("url", "attributes"),
+    [
+        ("postgresql://ada@db.example/shop", {"server.address": "db.example", "server.port": 5432}),
+        ("host=10.0.0.7 port=6000", {"server.address": "10.0.0.7", "server.port": 6000}),
+        ("postgresql://a.example,b.example/shop", {}),
+        (None, {}),
+    ],
+)
+def test_the_span_of_an_enqueue_names_the_server_if_there_is_one(url, attributes):
+    assert producing._server(url) == attributes

@@ -14,6 +14,14 @@ from tests.driving.receiving import Receiver, receiving
 from tests.telemetry import observed
 from tests.waiting import eventually
 
+REQUEST = """
+import sentry_sdk
+from tests.telemetry import observed
+sentry_sdk.init()
+trace, span, *_ = sentry_sdk.get_traceparent().split("-")
+print(trace, span, observed.fail.enqueue().id, observed.die.enqueue().id)
+"""
+
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
@@ -105,3 +113,22 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert (late["exception"]["values"][0]["type"], late["tags"]["outlive.outcome"]) == ("TimedOut", "timed_out")
     (plain,) = found[str(jobs["tagged"].id)]
     assert "mine" not in plain["tags"]
+
+
+def test_the_events_of_a_job_are_in_the_trace_of_the_request_that_enqueued_it(start, receiver, database_url):
+    worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
+    environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_SENTRY": "true"}
+    asked = subprocess.run([sys.executable, "-c", REQUEST], env=environ, text=True, capture_output=True, check=True)
+    trace, span, failing, dying = asked.stdout.split()
+    alone = observed.fail.enqueue()
+    jobs = {job: observed.app.get_job(job) for job in (failing, dying)}
+    ended = (State.FAILED, State.QUARANTINED)
+    eventually(lambda: all(job.status() in ended for job in (alone, *jobs.values())), within_s=30)
+    assert worker.stop() == 0
+    traces = {
+        job: [(event["contexts"]["trace"]["trace_id"], event["contexts"]["trace"]["parent_span_id"]) for event in made]
+        for job, made in events(receiver).items()
+    }
+    assert (traces[failing], traces[dying]) == ([(trace, span)] * 2, [(trace, span)])
+    (first, _), (second, _) = traces[str(alone.id)]
+    assert first == second != trace

@@ -11,10 +11,11 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from psycopg.conninfo import conninfo_to_dict
 
 from outlive import State, config
 from outlive.cli.worker import _reap
-from outlive.telemetry import contexts
+from outlive.telemetry import carried
 from tests.driving.databases import new_database
 from tests.driving.receiving import Receiver, Span, receiving, tree
 from tests.driving.workers import Worker
@@ -93,7 +94,7 @@ def received(receiver: Receiver, trace_id: int, count: int) -> list[Span]:
     return found
 
 
-def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker, client, receiver):
+def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker, client, receiver, url):
     with client.start_as_current_span("request") as request:
         job = observed.work.using(timeout="5m").enqueue(7)
     trace_id = request.get_span_context().trace_id
@@ -109,7 +110,8 @@ def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker,
         "outlive.task": observed.work.name,
     }
     common["messaging.message.id"] = str(job.id)
-    sending = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
+    sending: dict[str, object] = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
+    sending["server.address"] = conninfo_to_dict(url)["host"]  # A socket, which has no port.
     assert (sent.kind, sent.attributes, sent.service) == ("PRODUCER", common | sending, "shop-web")
     running = {"messaging.operation.name": "run", "messaging.operation.type": "process", "outlive.attempt": 1}
     measured = {key: run.attributes.pop(key) for key in ("outlive.cpu_s", "outlive.peak_memory_bytes")}
@@ -155,7 +157,7 @@ def test_each_attempt_has_a_span_with_its_exception_or_its_death(worker, client,
 
 def test_no_job_inherits_the_context_of_the_one_before_it_in_its_process(worker, client):
     jobs = observed.app.enqueue_many([observed.leak.job() for _ in range(5)])
-    assert [job.result(timeout=20) for job in jobs] == [(contexts.span_of(job.id, 1, "run"), None) for job in jobs]
+    assert [job.result(timeout=20) for job in jobs] == [(carried.span_of(job.id, 1, "run"), None) for job in jobs]
 
 
 def test_many_jobs_share_the_span_that_has_enqueued_them(worker, client, receiver):
@@ -181,7 +183,7 @@ def test_a_job_that_is_enqueued_in_sql_has_the_trace_of_its_id_or_the_one_that_i
     assert plain
     assert sampled
     assert unsampled
-    assert tree(received(receiver, contexts.trace_of(plain[0]), 2)) == {"wait later": {}, "run later": {}}
+    assert tree(received(receiver, carried.trace_of(plain[0]), 2)) == {"wait later": {}, "run later": {}}
     assert observed.app.get_job(unsampled[0]).result(timeout=20) is None
     found = received(receiver, 0x0123456789ABCDEF0123456789ABCDEF, 2)
     assert {span.job for span in found} == {str(sampled[0])}

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from outlive.errors import ConfigError, not_installed
 from outlive.protocol import Run
+from outlive.telemetry.carried import parts_of
 
 try:
     import sentry_sdk
@@ -38,8 +39,11 @@ class Sentry:
         package_version("outlive")  # Events list all packages. The SDK keeps the list, which takes long to make.
 
     def begin(self, run: Run) -> None:
-        """The job has a scope of its own: what it sets there does not reach the next job."""
+        """The job has a scope of its own: what it sets there does not reach the next job. It is in the trace of the
+        request that has enqueued it; otherwise all attempts of the job share one."""
         scope = self._scopes.enter_context(sentry_sdk.isolation_scope())
+        if (trace := parts_of(run.trace and run.trace[0])) is not None:
+            sentry_sdk.continue_trace({"sentry-trace": "-".join(trace)})
         scope.set_transaction_name(run.task)
         scope.set_tag("outlive.task", run.task)
         scope.set_tag("outlive.job_id", str(UUID(bytes=run.job_id)))

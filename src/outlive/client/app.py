@@ -250,7 +250,7 @@ class App:
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
-        with self._enqueuing() as carry:
+        with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
             return self._handles(requests, self.runner.run_all(self._statements(requests, connection), connection))
 
@@ -258,7 +258,7 @@ class App:
         self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
     ) -> list[Job[R]]:
         """The async twin of `enqueue_many`."""
-        with self._enqueuing() as carry:
+        with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
             answers = await self.runner.arun_all(self._statements(requests, connection), connection)
             return self._handles(requests, answers)
@@ -271,7 +271,7 @@ class App:
         """
         portions, count, sent = _portions(job.request for job in jobs), 0, None
         if connection is not None:
-            with self._enqueuing() as carry:
+            with self._enqueuing(connection) as carry:
                 for portion in portions:
                     self.runner.run_all(self._statements(carry(portion), connection), connection)
                     count += len(portion)
@@ -279,7 +279,7 @@ class App:
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
         # The next portion is packed while the database writes the last one.
-        with self._enqueuing() as carry, ThreadPoolExecutor(1) as sender:
+        with self._enqueuing(connection) as carry, ThreadPoolExecutor(1) as sender:
             for portion in portions:
                 statements = self._statements(carry(portion))
                 if sent is not None:
@@ -294,27 +294,38 @@ class App:
     async def aenqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection | None = None) -> int:
         """The async twin of `enqueue_stream`."""
         count = 0
-        with self._enqueuing() as carry:
+        with self._enqueuing(connection) as carry:
             for portion in _portions(job.request for job in jobs):
                 await self.runner.arun_all(self._statements(carry(portion), connection), connection)
                 count += len(portion)
         return count
 
-    def _enqueuing(self) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
-        """A span of OpenTelemetry around an enqueue, if that is on. Jobs that go through its function carry it."""
-        if not self.config.otel:
-            return _UNTRACED
-        from outlive.telemetry import producing  # Not at the top: its library is optional.
+    def _enqueuing(
+        self, connection: AnyConnection | None
+    ) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
+        """A span of OpenTelemetry around an enqueue, if that is on, or the trace of Sentry. Jobs that go through its
+        function carry it."""
+        if self.config.otel:
+            from outlive.telemetry import producing  # Not at the top: its library is optional.
 
-        return producing.enqueuing()
+            return producing.enqueuing(self.config.database_url if connection is None else None)
+        return nullcontext(self._carrying) if self.config.sentry else _UNTRACED
+
+    def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
+        """The same jobs with the trace context of now."""
+        if self.config.otel:
+            from outlive.telemetry import producing
+
+            return producing.carrying(requests)
+        if self.config.sentry:
+            from outlive.telemetry import sentry_trace
+
+            return sentry_trace.carrying(requests)
+        return requests
 
     def traced(self, request: JobRequest) -> JobRequest:
         """A job that is enqueued later, with the trace context of now."""
-        if not self.config.otel:
-            return request
-        from outlive.telemetry import producing
-
-        return producing.carrying([request])[0]
+        return self._carrying([request])[0]
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""

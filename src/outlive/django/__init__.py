@@ -22,7 +22,8 @@ ATTRIBUTE = "outlive_options"
 
 
 def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]:
-    """The options of outlive for a task of Django, below its decorator. All that `@app.task` takes, except `queue`:
+    """The options of outlive for a task of Django, below its decorator. All that `@app.task` takes, except `queue` and
+    `name`:
 
     @task(queue_name="mail")
     @outlive.django.options(max_attempts=3, timeout="10m")
@@ -34,7 +35,12 @@ def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]
         raise TypeError("write @outlive.django.options(…), with what it sets, below @task")
     if "queue" in given:
         raise errors.ConfigError("the queue of a task of Django is set by @task(queue_name=…), not by an option")
-    allowed = {name: check for name, check in OPTIONS.items() if name != "queue"}  # That one is Django's queue_name.
+    if "name" in given:
+        raise errors.ConfigError(
+            "the name of a task of Django is the path of its function: leave name out, and if the function has moved, "
+            "give its former path with was=…"
+        )
+    allowed = {name: check for name, check in OPTIONS.items() if name not in ("queue", "name")}
     validation.known("@outlive.django.options", "option", given, allowed)
     policy.parse(given, allowed)
 

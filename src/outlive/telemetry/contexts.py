@@ -1,18 +1,13 @@
-"""The trace context that a job carries, and the ids of the spans of its attempts.
-
-The ids follow from the job's id and the number of the attempt, so every process that knows these knows the span: the
-supervisor that ends it, the child whose spans are below it, and the worker that notices the death of both.
-"""
+"""The trace context that a job carries (carried.py), and the spans of its attempts, as OpenTelemetry has them."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from uuid import UUID
 
-import msgspec
-
 from outlive.errors import not_installed
+from outlive.telemetry import carried
+from outlive.telemetry.carried import span_of
 
 try:
     from opentelemetry import trace
@@ -28,21 +23,9 @@ MAX_STATE_CHARS = 512
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
-class Carried(msgspec.Struct, frozen=True):
-    """The trace context in the options of a job, beside its limits."""
-
-    traceparent: str | None = None
-    tracestate: str | None = None
-
-
 def carried_by(options: bytes | None) -> SpanContext | None:
-    """The span that has enqueued a job. Anyone can write options in SQL, so they may be anything."""
-    if options is None or b'"traceparent"' not in options:
-        return None
-    try:
-        found = msgspec.json.decode(options, type=Carried)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    """The span that has enqueued a job."""
+    found = carried.carried_by(options)
     state = found.tracestate or ""
     if len(state) > MAX_STATE_CHARS or not _STATE.fullmatch(state):
         state = ""  # OpenTelemetry would complain about it for every attempt.
@@ -65,13 +48,3 @@ def of_attempt(job: UUID, attempt: int, trace_id: int, parent: SpanContext | Non
 def headers(span: SpanContext) -> tuple[str, str]:
     """The headers traceparent and tracestate that name a span."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}", span.trace_state.to_header()
-
-
-def trace_of(job: UUID) -> int:
-    """The trace of a job that was enqueued without one. A hash, because samplers compare the last bits of a trace."""
-    return int.from_bytes(hashlib.blake2b(job.bytes, digest_size=16).digest())
-
-
-def span_of(job: UUID, attempt: int, kind: str) -> int:
-    """The id of a span of an attempt: `run` or `wait`."""
-    return int.from_bytes(hashlib.blake2b(b"%s %d" % (kind.encode(), attempt), key=job.bytes, digest_size=8).digest())

@@ -13,6 +13,7 @@ from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import FAULTS, Outcome
 from outlive.telemetry.background import Background
+from outlive.telemetry.carried import trace_of_attempt
 
 try:
     import sentry_sdk
@@ -93,7 +94,10 @@ def event_of(crash: Crash) -> dict[str, Any]:
             "outlive.outcome": str(end.outcome),
             "outlive.worker": worker,
         },
-        "contexts": {"outlive": {key: value for key, value in evidence.items() if value is not None}},
+        "contexts": {
+            "outlive": {key: value for key, value in evidence.items() if value is not None},
+            "trace": dict(zip(("trace_id", "parent_span_id", "span_id"), trace_of_attempt(job), strict=True)),
+        },
         "extra": {"output": (end.output or "")[-MAX_OUTPUT_CHARS:], "stack": end.stack},
     }
 

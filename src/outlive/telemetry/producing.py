@@ -5,16 +5,17 @@ Clients use the tracer of their own process. A process without one makes no span
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from uuid import UUID
 
-from msgspec.structs import replace
+from psycopg.conninfo import conninfo_to_dict
 
-from outlive import wire
 from outlive.errors import not_installed
 from outlive.model import JobRequest
 from outlive.policy import DEFAULT_QUEUE
+from outlive.telemetry import carried
 from outlive.telemetry.contexts import PROPAGATOR
 
 try:
@@ -36,18 +37,22 @@ def carrying(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace context that is current here."""
     context: dict[str, str] = {}
     PROPAGATOR.inject(context)
-    if not context:
-        return requests
-    own = wire.encode(context)
-    return [replace(one, options=_both(one.options, own)) for one in requests]
+    return carried.carrying(requests, context) if context else requests
 
 
-def _both(limits: bytes | None, context: bytes) -> bytes:
-    return context if limits is None else limits[:-1] + b"," + context[1:]  # A job has no empty options.
+@functools.lru_cache
+def _server(database_url: str | None) -> Mapping[str, str | int]:
+    """The attributes of the server with the database, if its address names one."""
+    parts = conninfo_to_dict(database_url or "")
+    host = str(parts.get("host") or parts.get("hostaddr") or "")
+    if not host or "," in host:  # With several, the connection knows which one it is.
+        return {}
+    port = {} if host.startswith("/") else {"server.port": int(parts.get("port") or 5432)}
+    return {"server.address": host, **port}
 
 
 @contextmanager
-def enqueuing() -> Iterator[Carry]:
+def enqueuing(database_url: str | None) -> Iterator[Carry]:
     """A span around an enqueue. Jobs that go through the function that it yields carry its context."""
     queues: set[str] = set()
     tasks: set[str] = set()
@@ -63,7 +68,8 @@ def enqueuing() -> Iterator[Carry]:
         return carrying(requests)
 
     tracer = trace.get_tracer("outlive")
-    with tracer.start_as_current_span("enqueue", kind=trace.SpanKind.PRODUCER, attributes=_ATTRIBUTES) as span:
+    attributes = {**_ATTRIBUTES, **_server(database_url)}
+    with tracer.start_as_current_span("enqueue", kind=trace.SpanKind.PRODUCER, attributes=attributes) as span:
         try:
             yield carry
         finally:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome
-from outlive.telemetry.contexts import span_of
+from outlive.telemetry.carried import span_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

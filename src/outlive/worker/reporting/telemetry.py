@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended, LostRun
+from outlive.telemetry import carried
 
 if TYPE_CHECKING:
     from outlive.telemetry.crashes import Crashes
@@ -33,8 +34,11 @@ class Telemetry:
             self._receivers.append(Crashes(worker, sentry))
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
-        """A job goes to a child. Returns the context of its span."""
-        return None if self._tracing is None else self._tracing.begin(job)
+        """A job goes to a child. Returns the context of its span, or with Sentry alone of the one that enqueued it."""
+        if self._tracing is not None:
+            return self._tracing.begin(job)
+        trace, parent, own = carried.trace_of_attempt(job)
+        return f"00-{trace}-{parent or own}-01", ""
 
     def traced(self, spans: bytes) -> None:
         """A child sends spans of its own."""

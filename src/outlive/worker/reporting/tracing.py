@@ -1,6 +1,6 @@
 """The spans of attempts: the supervisor makes them, so that an attempt whose process dies has its span too.
 
-A thread sends them. The ids follow from the job's (`telemetry/contexts.py`), so the child knows them too.
+A thread sends them. The ids follow from the job's (`telemetry/carried.py`), so the child knows them too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import Outcome
-from outlive.telemetry import contexts, spans
+from outlive.telemetry import carried, contexts, spans
 from outlive.telemetry.background import Background
 from outlive.telemetry.otlp import Otlp
 
@@ -49,7 +49,7 @@ class Tracing:
 
     def _begin(self, job: Claimed) -> Begun:
         parent = contexts.carried_by(job.options)
-        trace_id = contexts.trace_of(job.id) if parent is None else parent.trace_id
+        trace_id = carried.trace_of(job.id) if parent is None else parent.trace_id
         sampled = self._otlp.samples(trace_id, parent, f"run {job.queue}")
         context = contexts.of_attempt(job.id, job.attempt, trace_id, parent, sampled=sampled)
         return Begun(context, parent, time.time())

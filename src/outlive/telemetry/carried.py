@@ -1,0 +1,69 @@
+"""The trace that a job carries in its options, and the ids of the spans of its attempts. This needs no library.
+
+The ids follow from the job's id and the number of the attempt, so every process that knows these knows the span: the
+supervisor that ends it, the child whose spans are below it, and the worker that notices the death of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from outlive import wire
+from outlive.model import Claimed, JobRequest
+
+_PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """The trace context in the options of a job, beside its limits: headers of W3C."""
+
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+def carrying(requests: list[JobRequest], headers: Mapping[str, str]) -> list[JobRequest]:
+    """The same jobs with this trace context."""
+    own = wire.encode(headers)
+    return [replace(one, options=_both(one.options, own)) for one in requests]
+
+
+def _both(limits: bytes | None, context: bytes) -> bytes:
+    return context if limits is None else limits[:-1] + b"," + context[1:]  # A job has no empty options.
+
+
+def carried_by(options: bytes | None) -> Carried:
+    """The trace context of a job. Anyone can write options in SQL, so they may be anything."""
+    if options is None or b'"traceparent"' not in options:
+        return Carried()
+    try:
+        return msgspec.json.decode(options, type=Carried)
+    except (msgspec.MsgspecError, RecursionError):
+        return Carried()
+
+
+def parts_of(traceparent: str | None) -> tuple[str, str] | None:
+    """The ids of the trace and of the span that a header names; None if it is not valid."""
+    found = _PARENT.fullmatch(traceparent or "")
+    return None if found is None else (found[1], found[2])
+
+
+def trace_of_attempt(job: Claimed) -> tuple[str, str | None, str]:
+    """The ids of the trace, of the span that has enqueued the job, and of the attempt's own."""
+    trace, parent = parts_of(carried_by(job.options).traceparent) or (f"{trace_of(job.id):032x}", None)
+    return trace, parent, f"{span_of(job.id, job.attempt, 'run'):016x}"
+
+
+def trace_of(job: UUID) -> int:
+    """The trace of a job that was enqueued without one. A hash, because samplers compare the last bits of a trace."""
+    return int.from_bytes(hashlib.blake2b(job.bytes, digest_size=16).digest())
+
+
+def span_of(job: UUID, attempt: int, kind: str) -> int:
+    """The id of a span of an attempt: `run` or `wait`."""
+    return int.from_bytes(hashlib.blake2b(b"%s %d" % (kind.encode(), attempt), key=job.bytes, digest_size=8).digest())
