@@ -63,9 +63,9 @@ def number(count: int, *, estimated: bool = False) -> str:
     return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"
 
 
-def rate(per_s: float) -> str:
-    """How often something happens per second: three digits, or all of a whole number."""
-    return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
+def rate(often: float) -> str:
+    """How often something happens in a second or a minute: three digits, or all of a whole number."""
+    return f"{often:,.0f}" if often >= 99.95 else f"{often:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -26,7 +26,7 @@ from tests.driving.databases import new_database
 from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined, new_worker
 from tests.waiting import eventually
 
-PAGES = ("", "jobs", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
+PAGES = ("", "jobs", "tasks", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"

@@ -25,6 +25,7 @@ DEPTH_S = 5.0
 LOOK_S = 1.0
 """How often an open page looks at what it shows."""
 MOST_LANES = 1000
+MOST_TASKS = 1000
 SLOW_S = 0.03
 OLD_S = 30.0
 T = TypeVar("T")
@@ -134,6 +135,7 @@ class History:
         self.counts = Recent(database, store.stats())
         self.queues = Recent(database, store.list_queues())
         self.queue_rates = Recent(database, store.queues_with_rates())
+        self.tasks = Recent(database, store.list_tasks(limit=MOST_TASKS))
         self.lanes = Recent(database, store.list_lanes(limit=MOST_LANES))
         self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
@@ -148,10 +150,8 @@ class History:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        await self.counts.stop()
-        await self.queues.stop()
-        await self.queue_rates.stop()
-        await self.lanes.stop()
+        for one in (self.counts, self.queues, self.queue_rates, self.tasks, self.lanes):
+            await one.stop()
 
     async def _note_depths(self) -> None:
         while True:

@@ -1,12 +1,13 @@
 """The pages of the dashboard, with their addresses."""
 
-from outlive.dashboard import actions, audit, jobs, lists, overview
+from outlive.dashboard import actions, audit, jobs, lists, overview, tasks
 from outlive.dashboard.visits import Page
 
 PAGES = (
     Page("/", "overview.html", overview.look),
     Page("/jobs", "jobs.html", jobs.look),
     Page("/jobs/{id}", "job.html", jobs.look_at_one),
+    Page("/tasks", "tasks.html", tasks.look),
     Page("/killers", "killers.html", lists.killers),
     Page("/workers", "workers.html", lists.workers),
     Page("/queues", "queues.html", lists.queues),

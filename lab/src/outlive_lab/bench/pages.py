@@ -24,6 +24,7 @@ PAGES = {
     "overview": "/",
     "jobs": "/jobs",
     "job": "/jobs/{id}",
+    "tasks": "/tasks",
     "killers": "/killers",
     "workers": "/workers",
     "queues": "/queues",

@@ -231,7 +231,7 @@ document.addEventListener("change", (event) => {
 
 // Keyboard.
 
-const PLACES = { o: "/", j: "/jobs", k: "/killers", w: "/workers", q: "/queues", s: "/sources", c: "/schedules", b: "/batches", a: "/audit" };
+const PLACES = { o: "/", j: "/jobs", t: "/tasks", k: "/killers", w: "/workers", q: "/queues", s: "/sources", c: "/schedules", b: "/batches", a: "/audit" };
 let waitingForPlace = 0;
 
 function step(by) {

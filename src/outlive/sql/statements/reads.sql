@@ -178,6 +178,12 @@ order by r.scope, r.source, r.dedupe_key limit :limit::int;
 -- How many jobs there are of each state, queue, source and task. More than 10,000 of these are estimated.
 select state, queue, source, task, jobs, estimated from outlive.count_jobs() order by 1, 2, 3, 4;
 
+-- name: list_tasks
+-- Every task that a worker has registered, or of which jobs ended in the last hour, with how these ended.
+select coalesce(t.name, e.task) as name, e.succeeded_per_min, e.failed_per_min, e.ran_s, e.peak_memory_bytes
+from outlive.tasks t full join outlive.ends_by_task() e on e.task = t.name
+order by 1 limit :limit::int;
+
 -- name: list_lanes
 -- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
 select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready,

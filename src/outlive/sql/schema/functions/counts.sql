@@ -9,6 +9,7 @@
 --     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
 --     queue_rates     how many jobs of each queue ended per minute lately, and how long they had waited
+--     ends_by_task    how the jobs of each task ended in the last hour
 --
 -- An index by lane finds every lane, and up to 10,000 rows of each are counted. What a lane has beyond that is
 -- estimated from a sample of pages that are evenly spread over the table: the same table gives the same figure,
@@ -212,3 +213,34 @@ begin
   select r.queue, sum(r.per_minute)::double precision, bool_or(r.large), w.waited_s
   from rated r left join waited w on w.queue = r.queue group by r.queue, w.waited_s;
 end $$;
+
+create or replace function outlive.ends_by_task(most int default 10000)
+returns table (
+  task text, succeeded_per_min double precision, failed_per_min double precision, ran_s double precision[],
+  peak_memory_bytes bigint)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off
+-- How the jobs of each task ended in the last hour: how many a minute succeeded, and failed for good; how long
+-- those ran that succeeded, p50 and p95; and the most memory that one of them used. About `most` ends are read,
+-- the newest of each lane, and where these are not all of the hour, their own rate counts.
+begin atomic
+  with lane as materialized (
+    select l.task, l.state, l.hash, greatest(10, most / (count(*) over ())) as most
+    from outlive.finished_lanes() l where l.state in ('succeeded', 'failed')),
+  ended as (
+    select l.task, l.state, a.*, case when count(*) over same < l.most then 3600 else greatest(
+      0.001, extract(epoch from outlive.now() - min(a.ended_at) over same)) end::double precision as within_s
+    from lane l, lateral (
+      select t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
+      where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
+        and t.state in ('succeeded', 'failed', 'cancelled') and t.ended_at > outlive.now() - interval '1 hour'
+      order by t.ended_at desc limit l.most) a
+    window same as (partition by l.hash))
+  select e.task, coalesce(sum(60 / e.within_s) filter (where e.state = 'succeeded'), 0),
+    coalesce(sum(60 / e.within_s) filter (where e.state = 'failed'), 0),
+    percentile_cont('{0.5,0.95}'::double precision[]) within group (
+      order by extract(epoch from e.ended_at - e.started_at)::double precision)
+      filter (where e.state = 'succeeded'),
+    max(e.peak_memory_bytes)
+  from ended e group by e.task;
+end;

@@ -1,0 +1,75 @@
+"""The page of tasks: what each has, how its jobs end, who serves it, and what operators do to all its jobs."""
+
+import re
+
+from outlive import store
+from outlive.states import Outcome, State
+from tests.dashboard.asking import Dashboard
+from tests.driving.making import WORKER
+
+
+def row_of(dashboard: Dashboard, task: str) -> dict[str, str]:
+    """The row of a task, by the labels of its cells."""
+    text = dashboard.get("/tasks").text
+    row = text.split(f'<tr id="t-{task}">')[1].split("</tr>")[0]
+    cells = re.findall(r'<td data-label="([^"]*)"[^>]*>(.*?)</td>', row, re.DOTALL)
+    return {label: " ".join(re.sub("<[^>]+>", " ", cell).split()) for label, cell in cells}
+
+
+def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
+    queue.register_worker(name="web-7")
+    queue.run(store.tell_tasks(WORKER, ["work"]))
+    queue.make()
+    queue.claim_job(queue.make(queue="slow"))
+    for _ in range(3):
+        queue.run_job(queue.make(), Outcome.SUCCEEDED, peak_memory_bytes=50_000_000)
+    queue.make_finished(Outcome.FAILED)
+    queue.make_quarantined()
+    queue.execute("update outlive.attempts set started_at = ended_at - interval '2 seconds' where state = 'succeeded'")
+    assert row_of(dashboard, "work") == {
+        "Task": "work",
+        "Waiting": "1",
+        "Running": "1",
+        "Failed": "1",
+        "Quarantined": "1",
+        "Succeeded": "3",
+        "Ended/min": "0.0667",
+        "Failing": "25 %",
+        "p50": "2 s",
+        "p95": "2 s",
+        "Memory": "50 MB",
+        "Workers": "1: web-7",
+    }
+
+
+def test_of_many_ends_the_newest_give_the_rate(queue):
+    for _ in range(30):
+        queue.make_finished()
+    queue.execute(
+        "update outlive.attempts a set ended_at = outlive.now() - n * interval '1 second'"
+        " from (select token, row_number() over (order by token) as n from outlive.attempts) t where t.token = a.token"
+    )
+    rate = "select succeeded_per_min from outlive.ends_by_task(%s)"
+    assert 55 < queue.value(rate, 10) < 61
+    assert round(queue.value(rate, 1000), 6) == 0.5
+
+
+def test_a_task_without_jobs_and_one_without_a_worker_are_there(dashboard, queue):
+    queue.register_task(name="idle")
+    queue.make("orphan")
+    assert row_of(dashboard, "idle")["Waiting"] == "0"
+    assert row_of(dashboard, "orphan")["Workers"] == "no worker"
+
+
+def test_operators_retry_and_release_all_jobs_of_a_task(dashboard, queue):
+    failed, killer = queue.make_finished(Outcome.FAILED, task="import"), queue.make_quarantined(task="import")
+    other = queue.make_finished(Outcome.FAILED, task="other")
+    page = dashboard.get("/tasks").text
+    offered = re.findall(r'href="(/confirm\?action=\w+_all&amp;[^"]*task=import[^"]*)"', page)
+    questions = [dashboard.get(address.replace("&amp;", "&")).text for address in offered]
+    assert [re.findall("<h1><bdi>(.*?)<", one) for one in questions] == [["Retry 1 job?"], ["Release 1 job?"]]
+    for question in questions:
+        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', question))
+        assert dashboard.operator.post("/act", **fields).headers["location"].startswith("/tasks?done=")
+    assert [queue.state_of(job) for job in (failed, killer, other)] == [State.PENDING, State.PENDING, State.FAILED]
+    assert "/confirm" not in dashboard.viewer.get("/tasks").text
