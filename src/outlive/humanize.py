@@ -101,8 +101,9 @@ def few(values: Sequence[object], most: int = 3) -> str:
 
 
 def short_id(id: object) -> str:
-    """The beginning of an id, which commands and searches take for the whole: it holds its time, and so differs."""
-    return str(id)[:18]
+    """The beginning of an id, which commands and searches take for the whole: its time, and some bits that tell ids of
+    the same time apart. A line about a job with it has 120 characters."""
+    return str(id)[:22]
 
 
 def size(number: int) -> str:

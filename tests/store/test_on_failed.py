@@ -7,6 +7,7 @@ import pytest
 from psycopg import errors
 
 from outlive import State, store
+from outlive.humanize import short_id
 from outlive.model import Ended
 from outlive.states import Outcome
 from tests.driving.making import KILLED, WORKER, Queue
@@ -111,3 +112,12 @@ def test_plain_sql_has_it_too(queue):
     job = queue.value("""select outlive.enqueue('work', on_failed => '{"task": "tell"}')""")
     queue.run_job(job, Outcome.FAILED, error="no", final=True)
     assert told(queue) == [([str(job), "no"], "default", 5)]
+
+
+def test_it_has_a_short_id_of_its_own(queue):
+    """Its id begins as that of the failed job, and goes on with a hash."""
+    jobs = queue.make_many(50, links=telling())
+    for claimed in queue.claim():
+        queue.end(Ended(claimed.token, Outcome.FAILED, final=True))
+    callbacks = queue.values("select id from outlive.jobs where task = 'tell'")
+    assert len({short_id(id) for id in (*jobs, *callbacks)}) > 85
