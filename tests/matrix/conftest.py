@@ -11,6 +11,7 @@ import pytest
 
 from tests.driving.databases import new_database
 from tests.matrix.clocks import Clock
+from tests.matrix.containers import IMAGE, ROOT, build
 from tests.matrix.networks import Network, new_network
 from tests.matrix.servers import Programs, Server
 
@@ -22,6 +23,13 @@ def base() -> Iterator[Path]:
     os.chmod(path, 0o755)
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """What deploy/Dockerfile makes of this checkout."""
+    build(ROOT / "deploy" / "Dockerfile", IMAGE, ROOT, "--volume=/etc/ssl/certs:/etc/ssl/certs:ro")
+    return IMAGE
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,8 @@
-"""The shipped image and the shipped units, run for real: podman runs what buildah has built from deploy/.
-
-The base image is made of Debian's packages, because no registry is needed for that.
-"""
+"""The shipped image and the shipped units, run for real: podman runs what buildah has built from deploy/."""
 
 import importlib.util
-import os
-import resource
-import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +14,11 @@ from psycopg.conninfo import make_conninfo
 from outlive import State, config
 from outlive.states import Outcome
 from tests.driving.jobs import finished, outcomes
+from tests.matrix.containers import ENGINE, LIMITS, ROOT, needs, podman
 from tests.matrix.servers import Server
 from tests.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
-BASE, IMAGE = "localhost/outlive-test-base", "localhost/outlive-test"
-PACKAGES = "python3,python3-venv,ca-certificates,systemd,systemd-sysv"
-FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-ENGINE = ("--cgroup-manager=cgroupfs", "--runtime=runc")  # crun refuses machines with both versions of cgroups.
-LIMITS = (f"--ulimit=nofile={FILES}:{FILES}", "--ulimit=nproc=10000:10000")
+yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 Start = Callable[..., str]
 SHOP = """
 import time
@@ -46,6 +37,15 @@ def wait_for(path: str) -> str:
     return "seen"
 
 
+@app.task
+def write_to(place: str) -> str:
+    try:
+        Path(place, "something").write_text("written")
+    except OSError as error:
+        return error.strerror
+    return "written"
+
+
 @app.task(memory="100MB", backoff="1s")
 def eat_too_much() -> int:
     return len(bytearray(10**9))
@@ -56,42 +56,7 @@ def eat_without_limit() -> int:
     return len(b"1" * 10**9)
 """
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        os.getuid() != 0 or not all(map(shutil.which, ("podman", "buildah", "mmdebstrap", "runc"))),
-        reason="needs root, podman, buildah, mmdebstrap and runc",
-    ),
-]
-
-
-def run(*words: object, within_s: float = 60) -> str:
-    done = subprocess.run(
-        [*map(str, words)], capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout.strip()
-
-
-def podman(*words: object, within_s: float = 60) -> str:
-    return run("podman", *ENGINE, *words, within_s=within_s)
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What deploy/Dockerfile makes of this checkout. The base is made once, and kept."""
-    if subprocess.run(["podman", "image", "exists", BASE]).returncode != 0:
-        tree = tmp_path_factory.mktemp("base") / "tree.tar"
-        mirror = "deb http://deb.debian.org/debian bookworm main"
-        run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", tree, mirror, within_s=900)
-        podman("import", tree, BASE, within_s=300)
-    run(
-        "buildah", *ENGINE, "bud", "--layers", "--network=host", *LIMITS, "--format=docker",
-        "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
-        f"--build-arg=BASE={BASE}", "-f", ROOT / "deploy" / "Dockerfile", "-t", IMAGE, ROOT, within_s=900,
-    )  # fmt: skip
-    return IMAGE
+pytestmark = needs()
 
 
 @pytest.fixture
@@ -119,7 +84,9 @@ def start(image: str, server: Server, folder: Path) -> Iterator[Start]:
 
     yield begin
     for name in names:
-        subprocess.run(["podman", *ENGINE, "rm", "--force", "--time=0", name], capture_output=True, timeout=60)
+        subprocess.run(
+            ["podman", *ENGINE, "rm", "--force", "--volumes", "--time=0", name], capture_output=True, timeout=60
+        )
 
 
 @pytest.fixture
@@ -180,6 +147,39 @@ def test_a_job_that_eats_its_containers_memory_dies_and_the_worker_lives(start, 
     (folder / "go").touch()
     assert shop.wait_for.enqueue(str(folder / "go")).result(timeout=30) == "seen"
     assert inspect(worker, "Running") == "true"
+
+
+def test_the_image_has_the_packages_of_the_lock_file(image):
+    found = dict(
+        line.split("==")
+        for line in podman(
+            "run", "--rm", *LIMITS, "--entrypoint=pip", image, "freeze", "--exclude=outlive"
+        ).splitlines()
+    )
+    locked = {one["name"]: one["version"] for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    assert {"msgspec", "psycopg", "starlette", "prometheus-client"} <= {
+        name.lower().replace("_", "-") for name in found
+    }
+    assert {name: version for name, version in found.items() if locked[name.lower().replace("_", "-")] != version} == {}
+
+
+def test_a_worker_of_kubernetes_runs_jobs_with_few_rights_and_a_root_that_is_read_only(start, shop, folder):
+    """The rights and the volumes of the manifest, as podman's words. All may write to a volume of Kubernetes."""
+    manifest, *_ = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "worker.yaml").read_text())
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    rights = container["securityContext"]
+    assert (rights["readOnlyRootFilesystem"], rights["allowPrivilegeEscalation"]) == (True, False)
+    words = ["--read-only", "--read-only-tmpfs=false", "--security-opt=no-new-privileges"]
+    words += [f"--cap-drop={name}" for name in rights["capabilities"]["drop"]]
+    volumes = [mount["mountPath"] for mount in container["volumeMounts"]]
+    for path in volumes:
+        (place := folder / path.replace("/", "-")).mkdir()
+        place.chmod(0o777)
+        words.append(f"--volume={place}:{path}")
+    start(*words)
+    jobs = {path: shop.write_to.enqueue(path) for path in (*volumes, "/app", "/var/tmp")}
+    written = {path: job.result(timeout=60) for path, job in jobs.items()}
+    assert written == dict.fromkeys(volumes, "written") | dict.fromkeys(("/app", "/var/tmp"), "Read-only file system")
 
 
 # The units

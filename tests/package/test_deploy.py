@@ -1,6 +1,7 @@
 """The files in deploy/ name metrics, settings and commands that exist, and are in a form that their programs read.
 
-tests/matrix/test_containers.py runs image and units. docs/how-to/deploy.md says what is not tried.
+tests/matrix/test_containers.py runs image and units, and test_compose.py beside it all of compose.
+docs/how-to/deploy.md says what is not tried.
 """
 
 import configparser
@@ -99,6 +100,7 @@ def test_the_board_shows_every_metric_but_a_few():
 
 def test_compose_runs_two_workers_beside_what_they_need():
     (compose,) = documents(DEPLOY / "compose.yaml")
+    assert compose.keys() == {"x-outlive", "services", "volumes"}  # docker-compose 1.29 refuses `name`.
     services = compose["services"]
     assert services.keys() == {"postgres", "migrate", "worker", "reaper", "dashboard"}
     assert services["worker"]["deploy"]["replicas"] == 2
