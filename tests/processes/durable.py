@@ -150,6 +150,14 @@ def poll(file: str) -> int:
     return times
 
 
+@app.task
+def patient(file: str) -> int:
+    """It waits for its test between two steps."""
+    payment = charge(1, file)
+    Path(f"{file}.gate").read_text()
+    return payment.cents + pack(2, file)
+
+
 @app.task(max_attempts=1)
 def late() -> None:
     slow()

@@ -1,5 +1,6 @@
 """Steps of durable jobs, with real workers: each is taken once, whatever dies."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from tests.processes.durable import (
     greedy,
     large,
     late,
+    patient,
     poll,
     ship,
     stubborn,
 )
+from tests.waiting import eventually
 
 TARGET = "tests.processes.durable:app"
+WRITING = "select pid from pg_stat_activity where query like '%insert into outlive.steps%' and wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -34,9 +38,15 @@ def notes(database_url: str, tmp_path: Path) -> Iterator[Path]:
     """A file in which each step writes a line when its code runs."""
     file = tmp_path / "notes"
     file.touch()
+    os.mkfifo(f"{file}.gate")
     app.configure(config.load(flags={"database_url": database_url}))
     yield file
     app.configure(None)
+
+
+def go_on(notes: Path) -> None:
+    """Let the job that waits for its test go on."""
+    Path(f"{notes}.gate").write_text("")
 
 
 def lines(notes: Path, *begins: str) -> list[str]:
@@ -132,6 +142,31 @@ def test_a_job_that_snoozes_runs_again_at_no_cost(start, notes, queue):
     start(target=TARGET)
     assert job.result(timeout=30) == 3
     assert queue.values("select failures from outlive.attempts") == [0, 0, 0]
+
+
+def test_a_step_survives_its_worker(start, notes, queue):
+    job = patient.enqueue(str(notes))
+    worker = start(target=TARGET)
+    eventually(lambda: queue.count("steps") == 1, what="the step is kept")
+    worker.kill()
+    start(target=TARGET)
+    go_on(notes)
+    assert job.result(timeout=30) == 4204
+    assert lines(notes, "charge") == ["charge 1"]
+
+
+def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
+    job = patient.enqueue(str(notes))
+    start(target=TARGET)
+    eventually(lambda: queue.count("steps") == 1, what="the first step is kept")
+    with admin.transaction():
+        admin.execute("lock table outlive.steps in share mode")
+        go_on(notes)
+        session = eventually(lambda: queue.values(WRITING), what="the second step waits")[0]
+        queue.execute("select pg_terminate_backend(%s)", [session])
+        eventually(lambda: set(queue.values(WRITING)) - {session}, what="another session tries to keep it")
+    assert job.result(timeout=30) == 4204
+    assert lines(notes, "pack") == ["pack 2"]
 
 
 def test_outside_of_a_job_a_step_is_its_function(notes):

@@ -69,8 +69,6 @@ class StepWriter:
     async def run_once(self) -> None:
         await self._some.wait()
         await wait(self._hurry, RELAXED_S)
-        self._some.clear()
-        self._hurry.clear()
         await self.write()
 
     async def write(self) -> None:
@@ -80,6 +78,8 @@ class StepWriter:
                 portion = self._portion()
                 await self._keep(portion)
                 del self._asked[: len(portion)]
+            self._some.clear()
+            self._hurry.clear()
 
     def _portion(self) -> list[_Asked]:
         size_bytes, portion = 0, list[_Asked]()
