@@ -27,8 +27,8 @@ LIMITS = {
     "breaker_pause_s": "Seconds that it stays open",
 }
 SCHEDULE: Mapping[str, tuple[Any, ...]] = {
-    "cron": ("Cron expression", "none: it fires at an interval"),
-    "every": ("or interval", "such as 10m"),
+    "cron": ("Cron expression", "none"),
+    "every": ("Or an interval", "none, or such as 10m"),
     "timezone": ("Time zone of the cron expression",),
     "missed": ("Missed firings", "", ("skip", "once", "all")),
     "overlap": ("While the last job is unfinished", "", ("skip", "queue", "cancel")),
