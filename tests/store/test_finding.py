@@ -157,6 +157,26 @@ def test_a_few_jobs_among_many_are_found_at_once_and_no_others_are_read(queue, j
     assert ([jobs.index(one) for one in found.ids], found.next) == (expected, None)
 
 
+def test_the_failed_jobs_of_a_busy_worker_are_found_beside_many_of_others(queue):
+    queue.register_worker()
+    queue.execute(MANY)
+    queue.execute("update outlive.attempts set worker_name = 'busy' where token % 2 = 0")
+    queue.execute("update outlive.attempts set outcome = 'failed', state = 'failed' where worker_name = 'other'")
+    failed, retried = queue.make_finished(Outcome.FAILED), queue.make()
+    queue.run_job(retried, Outcome.FAILED, after_s=0.0)
+    queue.run_job(retried, Outcome.FAILED, final=True)  # On another worker, but the busy one has run it, too.
+    ran = "update outlive.attempts set worker_name = 'busy' where job_id = any(%s) and attempt = 1"
+    queue.execute(ran, [[failed, retried]])
+    queue.execute("analyze outlive.jobs, outlive.attempts")
+    read = "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables"
+    for wanted, expected in (((State.FAILED,), {failed, retried}), ((State.CANCELLED,), set())):
+        with queue.transaction():
+            before = queue.value(read)
+            found = queue.run(store.find_jobs(JobFilter(worker="busy", states=wanted), limit=50))
+            assert queue.value(read) - before < 200
+        assert (set(found.ids), found.next) == (expected, None)
+
+
 def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url):
     with (
         new_database(server_url, template="template0", options="locale 'C'") as url,

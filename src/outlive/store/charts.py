@@ -33,6 +33,9 @@ def _by_step(rows: list[Row]) -> dict[datetime, dict[str, float]]:
 
 
 @decoded_by(_by_step)
-def ends_by_step(*, steps: int, step_s: int, most: int = SAMPLE) -> dict[datetime, dict[str, float]]: ...
+def ends_by_step(*, steps: int, step_s: int, past: int = 0, most: int = SAMPLE) -> dict[datetime, dict[str, float]]:
+    """From `steps` steps ago to `past` steps ago; 0 is the present one."""
+
+
 @decoded_by(structs(StepTimes))
-def times_by_step(*, steps: int, step_s: int, most: int = TIMED) -> list[StepTimes]: ...
+def times_by_step(*, steps: int, step_s: int, past: int = 0, most: int = TIMED) -> list[StepTimes]: ...

@@ -213,7 +213,8 @@ create table if not exists outlive.attempts (
 create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
 create index if not exists attempts_by_lane on outlive.attempts (
   outlive.lane_hash(queue, source, task, state), ended_at) where state in ('succeeded', 'failed', 'cancelled');
-create index if not exists attempts_by_worker on outlive.attempts (hashtextextended(worker_name, 0), ended_at);
+create index if not exists attempts_by_worker on outlive.attempts (
+  hashtextextended(state, hashtextextended(worker_name, 0)), ended_at);
 create index if not exists attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 create index if not exists attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 

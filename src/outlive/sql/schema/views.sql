@@ -84,11 +84,12 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
-  (select count(*) from outlive.running r where r.worker = k.id) as running,
+  coalesce(r.jobs, 0) as running,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
   k.app, k.reload_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error
-from outlive.workers k;
+from outlive.workers k
+  left join (select worker, count(*) as jobs from outlive.running group by worker) r on r.worker = k.id;
 
 -- Every queue that has unfinished jobs, was paused, is that of a task, or is served by name: whether it is paused,
 -- how many jobs it has, and since when the oldest is ready. Large counts are estimated.

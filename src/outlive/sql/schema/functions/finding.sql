@@ -189,25 +189,26 @@ begin
 end $$;
 
 create or replace function outlive.jobs_of_workers(
-  names text[], past_at timestamptz, past_id uuid, oldest boolean, most int)
+  names text[], ended_in text[], past_at timestamptz, past_id uuid, oldest boolean, most int)
 returns table (at timestamptz, id uuid, attempt int) language plpgsql stable set enable_seqscan = off
 set enable_bitmapscan = off set jit = off set plan_cache_mode = force_custom_plan as $$
 -- The first jobs past a position that workers of these names run, by the time at which their attempt began, or
--- have run, by the time at which it ended. A job is there once for each of its attempts.
+-- have run, by the time at which it ended, if it ended in one of these states. A job is there once for each of its
+-- attempts.
 #variable_conflict use_column
 begin
   return query
   select n.at, n.id, n.attempt from (
-    select a.at, a.id, a.attempt from unnest(names) k(name), lateral (
+    select a.at, a.id, a.attempt from unnest(names) k(name), unnest(ended_in) e(state), lateral (
+      select hashtextextended(e.state, hashtextextended(k.name, 0)) as hash) h, lateral (
       (select t.ended_at as at, t.job_id as id, t.attempt from outlive.attempts t
-       where oldest and hashtextextended(t.worker_name, 0) = hashtextextended(k.name, 0) and t.ended_at >= past_at
-         and (t.ended_at, t.job_id) > (past_at, past_id)
+       where oldest and hashtextextended(t.state, hashtextextended(t.worker_name, 0)) = h.hash
+         and t.ended_at >= past_at and (t.ended_at, t.job_id) > (past_at, past_id)
        order by t.ended_at, t.job_id limit most)
       union all
       (select t.ended_at, t.job_id, t.attempt from outlive.attempts t
-       where not oldest and hashtextextended(t.worker_name, 0) = hashtextextended(k.name, 0)
-         and t.ended_at <= past_at
-         and (t.ended_at, t.job_id) < (past_at, past_id)
+       where not oldest and hashtextextended(t.state, hashtextextended(t.worker_name, 0)) = h.hash
+         and t.ended_at <= past_at and (t.ended_at, t.job_id) < (past_at, past_id)
        order by t.ended_at desc, t.job_id desc limit most)) a
     union all
     select r.started_at, r.id, r.attempt from outlive.running r join outlive.workers k on k.id = r.worker
@@ -243,18 +244,23 @@ declare
   every_time boolean := since_s is null and older_s is null;
   names text[] := array(
     select on_worker union select k.name from outlive.workers k where k.id::text = on_worker);
+  finished constant text[] := '{succeeded,failed,cancelled}';
+  ended_in text[] := array(  -- An attempt that has finished its job in another state is not one of these jobs'.
+    select s from unnest('{succeeded,pending,retryable,failed,quarantined,cancelled}'::text[]) s
+    where s <> all(finished) or s = any(every_state));
 begin
   words := lower(words);
   if past_at is null then
     past_at := case when oldest then '-infinity' else 'infinity' end;
     past_id := case when oldest then '00000000-0000-0000-0000-000000000000'
       else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end::uuid;
-    if not (states is null and every_lane and every_time) and (
-      place = 'batch' and exists (select from outlive.jobs j where j.batch = in_batch offset 1000)
-      or place = 'worker'
-        and exists (select from unnest(names) k(name), lateral (
+    if place = 'batch' and not (states is null and every_lane and every_time)
+        and exists (select from outlive.jobs j where j.batch = in_batch offset 1000)
+      or place = 'worker' and not ((states is null or states && finished) and every_lane and every_time)
+        and exists (select from unnest(names) k(name), unnest(ended_in) e(state), lateral (
           select from outlive.attempts a
-          where hashtextextended(a.worker_name, 0) = hashtextextended(k.name, 0)) a offset 1000)) then
+          where hashtextextended(a.state, hashtextextended(a.worker_name, 0))
+            = hashtextextended(e.state, hashtextextended(k.name, 0))) a offset 1000) then
       place := 'lanes';
     end if;
   end if;
@@ -273,8 +279,8 @@ begin
       (select '-infinity', j.id, null, null from outlive.jobs j
        where place = 'batch' and oldest and j.batch = in_batch and j.id > past_id order by j.id limit look)
       union all
-      (select w.at, w.id, null, w.attempt from outlive.jobs_of_workers(names, past_at, past_id, oldest, look) w
-       where place = 'worker')
+      (select w.at, w.id, null, w.attempt
+       from outlive.jobs_of_workers(names, ended_in, past_at, past_id, oldest, look) w where place = 'worker')
       union all
       (select l.at, l.id, l.state, null from outlive.jobs_by_lane(every_state, of_task, in_queue, of_source,
          from_at, until_at, past_at, past_id, oldest, look) l
