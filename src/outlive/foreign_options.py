@@ -36,6 +36,8 @@ WORDS: dict[str, dict[str, Word]] = {
         "eta": Word("run_at", USING, "it needs a time zone"),
         "task_id": Word("id", USING, "it is a uuid.UUID"),
         "expires": Word("expires", USING),
+        "retry_backoff_max": Word("backoff", TASK, "the last of a list of pauses repeats: backoff=[60, 120, 600]"),
+        "retry_kwargs": Word("max_attempts", TASK, "its countdown is a list of one: backoff=[5]"),
         "link_error": Word("on_failed", USING, "a task that takes the id of the failed job, and its error"),
         "link": Word("after", USING, "the job that follows names the one before it"),
     },
@@ -63,30 +65,65 @@ LEFT_OUT = {
     "bind": "leave it out: outlive.current() is the job, inside of it",
     "ignore_result": "leave it out: a job without a return value stores nothing; keep_finished=… limits the rest",
     "retry_jitter": "leave it out: each delay is shortened at random by up to half",
+    "track_started": "leave it out: a job that runs is always shown as running",
+    "serializer": "leave it out: arguments and results are JSON, as annotated",
+    "base": "use @app.on_failed and @app.on_process_start in place of a class, and a decorator below @app.task",
 }
 """What Celery has an option for, and outlive needs none."""
-ATTRIBUTES = {
-    "delay": "write task.enqueue(…)",
-    "apply_async": "write task.enqueue(…), with options task.using(delay=…).enqueue(…)",
-    "s": "write task.job(…): outlive.chain and outlive.group take it, and outlive.result_of the result of another",
-    "si": "write task.job(…): outlive.chain and outlive.group take it",
-    "signature": "write task.job(…): outlive.chain and outlive.group take it",
-    "retry": "raise outlive.Retry(after=…) in the task",
-    "send": "write task.enqueue(…)",
-    "defer": "write task.enqueue(…)",
+SETTINGS = {
+    "broker": "leave it out: jobs are in Postgres, at database_url or OUTLIVE_DATABASE_URL",
+    "backend": "leave it out: results are in Postgres, with the jobs",
+    "include": "import these modules where the app is: a worker takes MODULE:APP",
+    "task_routes": 'did you mean queue_of? It maps patterns of names to queues: {"shop.mail.*": "mail"}',
+    "task_default_queue": 'use queue_of={"*": "mail"}',
+    "task_always_eager": "in tests, use `with outlive_jobs.eager():`",
+    "task_time_limit": "did you mean timeout_s?",
+    "task_acks_late": 'leave it out: a job whose worker dies runs again, unless its task has on_worker_death="fail"',
+    "result_expires": "did you mean keep_finished_s?",
+    "beat_schedule": "use @app.schedule(…) on each task",
+    "worker_concurrency": "did you mean slots?",
+    "worker_prefetch_multiplier": "leave it out: a worker claims what its slots can begin",
+    "worker_max_tasks_per_child": "use @app.task(recycle_after=…)",
 }
-"""What the tasks of other systems have."""
+"""The settings of Celery, and what to write."""
+ATTRIBUTES = {
+    "a task": {
+        "delay": "write task.enqueue(…)",
+        "apply_async": "write task.enqueue(…), with options task.using(delay=…).enqueue(…)",
+        "apply": "write task(…), which calls its function here and now",
+        "s": "write task.job(…): outlive.chain and outlive.group take it, and outlive.result_of the result of another",
+        "si": "write task.job(…): outlive.chain and outlive.group take it",
+        "signature": "write task.job(…): outlive.chain and outlive.group take it",
+        "retry": "raise outlive.Retry(after=…) in the task",
+        "send": "write task.enqueue(…)",
+        "defer": "write task.enqueue(…)",
+    },
+    "a job": {
+        "get": "write job.result(timeout=…)",
+        "state": "write job.status()",
+        "ready": "write job.status(), or job.result(timeout=…) to wait",
+        "successful": "write job.status() == outlive.State.SUCCEEDED",
+        "failed": "write job.status() == outlive.State.FAILED",
+        "revoke": "write job.cancel(), which also stops a job that runs",
+    },
+    "an app": {
+        "AsyncResult": "write app.get_job(id)",
+        "add_periodic_task": "write @app.schedule(…) on the task",
+        "autodiscover_tasks": "import the modules with tasks where the app is: a worker takes MODULE:APP",
+        "conf": "give settings to App(…), or write them into outlive.toml",
+        "control": "write app.get_job(id).cancel(), app.queue(name).pause() or app.worker(name).reload()",
+        "send_task": "declare the task, with its name and its parameters, on an App() that no worker runs",
+    },
+}
+"""What other systems have where outlive has none."""
+_IN_CELERY = ("delay", "apply_async", "s", "si", "AsyncResult")
 
 
-def of_attribute(name: str) -> str:
-    """What to say about an attribute that a task does not have."""
-    hint = ATTRIBUTES.get(name)
-    celery = (
-        " (outlive.celery has it, for code that moves from Celery)"
-        if name in ("delay", "apply_async", "s", "si")
-        else ""
-    )
-    return f"a task has no {name}" + (f": {hint}{celery}" if hint else "")
+def missing(what: str, owner: object, name: str) -> AttributeError:
+    """The error for an attribute that `what` does not have, with what to write if another system has it."""
+    hint = ATTRIBUTES[what].get(name)
+    celery = " (outlive.celery has it, for code that moves from Celery)" if name in _IN_CELERY else ""
+    return AttributeError(f"{what} has no {name}" + (f": {hint}{celery}" if hint else ""), name=name, obj=owner)
 
 
 def suggestion(name: str, names: Collection[str]) -> str | None:

@@ -43,7 +43,8 @@ def known(where: str, kind: str, given: Iterable[str], names: Collection[str]) -
             from outlive import foreign_options
 
             near = difflib.get_close_matches(name, names, n=1)
-            other = foreign_options.suggestion(name, names) if kind == "option" else None
+            option = kind == "option"
+            other = foreign_options.suggestion(name, names) if option else foreign_options.SETTINGS.get(name)
             hint = other or (f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}")
             raise ConfigError(f"{where} has the unknown {kind} {name}; {hint}")
 

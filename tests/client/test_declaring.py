@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 import outlive
-from outlive import validation
+from outlive import foreign_options, validation
 from outlive.client.task import JobOptions
 from tests.client.example import add, fetch, take
 
@@ -180,6 +180,8 @@ def test_one_task_that_takes_an_id_and_an_error_learns_of_failures():
         ({"ignore_result": True}, "leave it out: a job without a return value stores nothing"),
         ({"retry_jitter": True}, "leave it out: each delay is shortened at random"),
         ({"link_error": plain}, r"use task.using\(on_failed=…\)"),
+        ({"retry_kwargs": {}}, r"did you mean max_attempts\? \(its countdown is a list of one"),
+        ({"base": object}, "@app.on_failed and @app.on_process_start in place of a class"),
     ],
 )
 def test_options_of_celery_are_refused_with_what_to_write(options, sentence):
@@ -187,11 +189,21 @@ def test_options_of_celery_are_refused_with_what_to_write(options, sentence):
         outlive.App().task(**options)
 
 
-@pytest.mark.parametrize("name", ["delay", "apply_async", "s", "si", "signature", "retry", "send", "defer"])
-def test_calls_of_other_systems_say_what_to_write(name):
-    with pytest.raises(AttributeError, match=rf"a task has no {name}: (write task\.|raise outlive.Retry)"):
-        getattr(add, name)
-    assert not hasattr(add, "dealy")
+@pytest.mark.parametrize(
+    ("what", "name"), [(what, name) for what, names in foreign_options.ATTRIBUTES.items() for name in names]
+)
+def test_calls_of_other_systems_say_what_to_write(what, name):
+    owner = {"a task": add, "a job": add.app.get_job(uuid4()), "an app": add.app}[what]
+    with pytest.raises(AttributeError, match=rf"{what} has no {name}: (write|raise|import|give|declare) "):
+        getattr(owner, name)
+    assert not hasattr(owner, "dealy")
+
+
+@pytest.mark.parametrize("name", foreign_options.SETTINGS)
+def test_settings_of_celery_are_refused_with_what_to_write(name):
+    settings: dict[str, Any] = {name: "x"}
+    with pytest.raises(outlive.ConfigError, match=rf"^App has the unknown setting {name}; (?!use one of)\w+"):
+        outlive.App(**settings)
 
 
 def test_a_call_is_no_step_of_a_chain():

@@ -86,6 +86,13 @@ class App:
         self.runner = StatementRunner(lambda: self.config)
         redirection.note(self)
 
+    if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> object:
+            from outlive import foreign_options  # Not at the top: only an error needs it.
+
+            raise foreign_options.missing("an app", self, name)
+
     @property
     def connections(self) -> Connections:
         """The connections of this process to the database, opened when first needed."""

@@ -28,6 +28,13 @@ class Job(Generic[R]):
     """The job's id."""
     _app: App = field(repr=False, compare=False)
 
+    if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> object:
+            from outlive import foreign_options  # Not at the top: only an error needs it.
+
+            raise foreign_options.missing("a job", self, name)
+
     def status(self) -> State:
         """The state of the job. JobNotFound if it was pruned."""
         return self._state(self._app.runner.run(store.statuses([self.id])))

@@ -29,7 +29,7 @@ from outlive.arguments import Codec
 from outlive.client.batch import Batch, batch_id
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
-from outlive.errors import ConfigError
+from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, as_json, new_job_id
 from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse, parse_priority
 from outlive.validation import Duration, choice, count, identifier, known, optional, positive, refused, seconds
@@ -131,7 +131,7 @@ class Task(Generic[P, C, R]):
         def __getattr__(self, name: str) -> object:
             from outlive import foreign_options  # Not at the top: only an error needs it.
 
-            raise AttributeError(foreign_options.of_attribute(name))
+            raise foreign_options.missing("a task", self, name)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""
@@ -224,7 +224,11 @@ def follower(task: OnFailed) -> dict[str, Any]:
     found: Task[..., Any, Any] = expect_task("on_failed takes", cast("Any", task))
     if given := found._options.keys() & {"id", "dedupe_key", *_LINKS}:
         raise ConfigError(f"on_failed takes a task without {min(given)}: its job is made when the other one has failed")
-    request = found.job(UUID(int=0), "").request  # BadArguments if it does not take these two.
+    try:
+        request = found.job(UUID(int=0), "").request
+    except BadArguments as error:
+        takes = "on_failed takes a task with two parameters, the id of the failed job (a UUID) and its error (text)"
+        raise BadArguments(f"{takes}: {error}") from None
     fields = cast("dict[str, Any]", wire.decode(as_json(request)))
     return {name: value for name, value in fields.items() if name not in ("id", "args", "links")}
 
