@@ -99,7 +99,7 @@ _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
 _NO_RIGHT = "42501"
 _BUSY = {
     "55P03": "another transaction holds a lock that this statement needs; nothing was written: "
-    "try again, and see pg_locks for the transaction",
+    "try again; `outlive doctor` names the session",
     "57014": "the server cancelled the statement; nothing was written",
     "25006": "the database is read-only now; nothing was written",
 }
@@ -350,13 +350,19 @@ def may_be_the_session(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and error.sqlstate[:2] not in _NOT_THE_SESSION
 
 
+def said(error: Exception) -> str:
+    """What an error says, in one line: without the statement that the driver's errors quote."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error).strip() or type(error).__name__
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
     """Turn the driver's errors into errors that say whose fault they are and what to do."""
     try:
         yield
     except psycopg.Error as error:
-        text = error.diag.message_primary or str(error).strip() or type(error).__name__
+        text = said(error)
         if ours := of_sqlstate(error.sqlstate or "", text, error.diag.message_detail):
             raise ours from None
         if isinstance(error, psycopg.DataError | psycopg.IntegrityError):

@@ -19,6 +19,7 @@ from outlive.operations.findings import (
     judge_clock,
     judge_disk,
     judge_jobs,
+    judge_locks,
     judge_server,
     judge_tasks,
     judge_vacuum,
@@ -117,6 +118,32 @@ def test_a_long_transaction_is_named_by_its_backend(queue, connect):
     [advice] = [f for f in judge_vacuum(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
     assert advice.level == "advice"
     assert f"pg_terminate_backend({health['oldest_snapshot_pid']})" in (advice.next or "")
+
+
+def test_a_session_that_locks_a_table_is_named_and_the_doctor_does_not_wait_for_it(cli, queue, connect):
+    other = connect()
+    other.execute("begin")
+    other.execute("lock table outlive.jobs in access exclusive mode")
+    found = findings(cli)
+    [lock] = [what for what in found if what.startswith(f"backend {other.info.backend_pid} (outlive of user ")]
+    assert "holds a lock on outlive.jobs, in a transaction that is open for" in lock
+    assert found[lock]["level"] == "problem"
+    assert f"pg_terminate_backend({other.info.backend_pid})" in found[lock]["next"]
+    assert found["could not look at the queues: another transaction holds a lock"]["level"] == "unknown"
+    assert "no worker is active" in found, "what is not locked is looked at"
+
+
+def test_a_reader_behind_whom_a_lock_waits_is_named_and_a_lock_of_a_moment_is_not(queue, connect):
+    reader, waiter = connect(), connect()
+    reader.execute("begin")
+    reader.execute("select from outlive.waiting")
+    assert queue.run(store.lock_holders()) == []
+    waiter.pgconn.send_query(b"lock table outlive.waiting in share mode; select")
+    [holder] = eventually(lambda: queue.run(store.lock_holders()))
+    assert holder["pid"] == reader.info.backend_pid
+    assert list(judge_locks([holder | {"for_s": 0.5}])) == []
+    [unseen] = judge_locks([holder | {"for_s": None}])
+    assert "holds a lock on outlive.waiting: workers and clients wait for it" in unseen.what
 
 
 @pytest.mark.parametrize(

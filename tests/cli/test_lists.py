@@ -352,3 +352,14 @@ def test_hostile_text_reaches_the_terminal_as_text(cli, queue):
     assert "[blink]q" in cli("queues").out
     assert cli("show", job, "--json").json["attempts"][0]["error"] == HOSTILE
     assert "\x9b" not in cli("show", job, "--json").out
+
+
+def test_a_command_gives_up_on_a_lock_and_names_the_next_step(cli, queue, connect, monkeypatch):
+    monkeypatch.setattr("outlive.cli.command.LOCK_WAIT_S", 0.05)
+    other = connect()
+    other.execute("begin")
+    other.execute("lock table outlive.jobs in access exclusive mode")
+    refused = cli("jobs")
+    assert refused.code != 0
+    assert "another transaction holds a lock" in refused.err
+    assert "`outlive doctor` names the session" in refused.err

@@ -137,7 +137,7 @@ def test_a_jobs_call_that_waits_for_a_lock_delays_no_heartbeat_and_no_other_jobs
 
 @pytest.mark.fault(53)
 def test_a_worker_works_again_soon_after_a_spell_of_read_only(start, queue, admin):
-    worker = start(slots=2)
+    worker = start(slots=2, log_level="debug")
     run_others()
     name = queue.info.dbname
     admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
@@ -186,6 +186,18 @@ def test_a_worker_that_starts_in_a_spell_of_read_only_starts_after_it(start, que
     admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
     worker.started()
     run_others()
+
+
+def test_a_lock_that_stays_is_one_line_of_the_log_and_not_one_for_each_try(start, queue, stranger):
+    worker = start(log_level="debug")
+    run_others()
+    stranger.execute("lock table outlive.waiting in access exclusive mode")
+    line = "claim: canceling statement due to lock timeout; trying again in"
+    eventually(lambda: worker.log().count(line) > 4, within_s=20)
+    stranger.rollback()
+    run_others()
+    [warned] = [one for one in worker.log().splitlines() if line in one and "WARNING" in one]
+    assert warned.endswith("trying again in 0.1 s"), "without the statement"
 
 
 # Ends

@@ -27,6 +27,8 @@ from outlive.model import new_job_id
 from outlive.operations import controls
 
 T = TypeVar("T")
+LOCK_WAIT_S = 5.0
+"""How long a command waits for a lock, before it says so."""
 F = TypeVar("F", bound=Callable[..., object])
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -127,7 +129,13 @@ class CommandContext:
     def _ready_connection(self) -> db.Connection:
         with db.translated_errors():
             migrate.make_ready(self.connection, self.config)
+        self.limit_lock_waits(LOCK_WAIT_S)
         return self.connection
+
+    def limit_lock_waits(self, at_most_s: float) -> None:
+        """Let no further statement wait for a lock for longer. A pooler would give others this setting."""
+        if not self.connection.pooled:
+            self.connection.execute(f"set lock_timeout = {round(at_most_s * 1000)}".encode())
 
     @property
     def place(self) -> str:

@@ -31,6 +31,9 @@ FEW_PROCESSES = 200
 SMALL_SHARED_BYTES = 64 * 1024 * 1024
 SMALL_MEMORY_BYTES = 256 * 1024 * 1024
 NEAR = 0.9
+LOCK_WAIT_S = findings.LOCK_S
+"""How long each look waits for a lock: one that has kept it waiting is old enough to be a finding at the end."""
+_REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable)
 _MARKS = {
     "fine": ("✓", "green"),
     "unknown": ("?", "yellow"),
@@ -71,6 +74,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     with db.translated_errors():
         if embedded:
             migrate.migrate(connection)
+        context.limit_lock_waits(LOCK_WAIT_S)
         try:
             migrate.check_encoding(connection)
             migrate.check(connection, context.config.database_url)
@@ -78,7 +82,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
             what, _, hint = str(error).partition(": ")
             yield Finding("problem", what, hint)
             return
-        except psycopg.errors.InsufficientPrivilege as error:
+        except _REFUSALS as error:
             yield _refused("the version of the schema", error, connection.info.user)
         else:
             yield Finding("fine", f"the schema has version {migrate.VERSION}")
@@ -110,6 +114,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     failed = store.JobFilter(states=(State.FAILED,), since_s=findings.DAY_S)
     with looks.at("the jobs that failed"):
         yield findings.judge_failures(operations.run(selection.count(failed), looks.run))
+    yield from findings.judge_locks(looks("the locks", store.lock_holders()) or [])  # Last: see LOCK_WAIT_S.
     yield from looks.findings
 
 
@@ -133,7 +138,7 @@ class _Looks:
         with db.translated_errors():
             try:
                 yield
-            except psycopg.errors.InsufficientPrivilege as error:
+            except _REFUSALS as error:
                 self.findings.append(_refused(what, error, self._connection.info.user))
             except psycopg.errors.DiskFull as error:
                 full = f"the server's disk is full: {error.diag.message_primary}"
@@ -141,6 +146,8 @@ class _Looks:
 
 
 def _refused(what: str, error: psycopg.Error, user: str) -> Finding:
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return Finding("unknown", f"could not look at {what}: another transaction holds a lock")
     return Finding(
         "unknown", f"could not look at {what}: {error.diag.message_primary}", f'grant outlive_worker to "{user}"'
     )

@@ -19,6 +19,7 @@ from outlive.operations.selection import Count
 OLDEST_POSTGRES = 14
 NAPTIME_S = 15.0
 SNAPSHOT_S = 60.0
+LOCK_S = 1.0
 CLOCK_S = 2.0
 DEAD_ROWS = 100_000
 MUCH_WAL_BYTES = 1024**3
@@ -94,6 +95,16 @@ def judge_vacuum(health: Row) -> Iterator[Finding]:
         what = "could not look whether a transaction keeps vacuum from removing rows: this role does not see others"
         found.append(Finding("unknown", what, f'grant pg_monitor to "{health["role"]}"'))
     yield from found or [Finding("fine", "vacuum keeps up")]
+
+
+def judge_locks(holders: Rows) -> Iterator[Finding]:
+    """Findings about sessions that keep others from the tables. A lock of a moment does not count."""
+    for one in holders:
+        if one["for_s"] is None or one["for_s"] > LOCK_S:
+            open_for = "" if one["for_s"] is None else f", in a transaction that is open for {duration(one['for_s'])}"
+            who = f"backend {one['pid']} ({one['program']} of user {one['role']})"
+            what = f"{who} holds a lock on {one['tables']}{open_for}: workers and clients wait for it"
+            yield Finding("problem", what, f"end its transaction, or: select pg_terminate_backend({one['pid']})")
 
 
 def judge_disk(health: Row, free: tuple[int, int] | None) -> Finding:

@@ -7,6 +7,8 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from logging import DEBUG, WARNING
+from time import monotonic
 
 import psycopg
 
@@ -19,6 +21,8 @@ RETRY_SOON_S = (0.1, 0.3, 0.5)
 JITTER = 0.25
 """By what part each pause differs, so that the workers of a server that restarts do not all come at once."""
 
+REPEAT_S = 60.0
+
 _log = logging.getLogger("outlive.worker")
 
 
@@ -30,8 +34,12 @@ async def wait(event: asyncio.Event, at_most_s: float) -> None:
 
 
 async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: Sequence[float] = RETRY_S) -> None:
-    """Run one service. Any exception is logged, and the service runs again after a pause."""
+    """Run one service. Any exception is logged, and the service runs again after a pause.
+
+    The same error of the database again is logged once a minute: a lock or a full disk can stay for hours.
+    """
     failures = 0
+    told, told_at = "", 0.0
     me = asyncio.current_task()
     while not (me and me.cancelling()):  # A run that catches errors of the driver may not notice that it is cancelled.
         try:
@@ -42,10 +50,13 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
                 return
             pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
-            if db.lost(error):  # The session has logged that the database is away.
-                _log.debug("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
-            elif isinstance(error, psycopg.Error | OutliveError):
-                _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
+            if isinstance(error, psycopg.Error | OutliveError):
+                said, now = db.said(error), monotonic()
+                again = said == told and now - told_at < REPEAT_S
+                quiet = again or db.lost(error)  # The session has logged that the database is away.
+                _log.log(DEBUG if quiet else WARNING, "%s: %s; trying again in %g s", name, said, pause_s)
+                if not quiet:
+                    told, told_at = said, now
             else:
                 _log.exception("%s failed; trying again in %g s", name, pause_s)
             await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))

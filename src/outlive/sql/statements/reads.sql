@@ -247,6 +247,25 @@ select
        else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint end))
    from pg_replication_slots s where not s.active) as slots;
 
+-- name: lock_holders
+-- The sessions that keep others from writing to a table of outlive, or from reading it: those with a lock that
+-- writers wait for, and those for whose end such a lock waits. Any role may ask; `for_s` is null if it sees no
+-- times.
+select
+  a.pid, a.usename::text as role, coalesce(nullif(a.application_name, ''), 'a session') as program,
+  string_agg(distinct h.name, ', ' order by h.name) as tables,
+  extract(epoch from clock_timestamp() - a.xact_start)::double precision as for_s
+from (
+  select 'outlive.' || c.relname,
+    unnest(case when k.granted then array[k.pid] else pg_blocking_pids(k.pid) end)
+  from pg_locks k join pg_class c on c.oid = k.relation
+  where k.database = (select d.oid from pg_database d where d.datname = current_database())
+    and c.relnamespace = to_regnamespace('outlive') and c.relkind = 'r'
+    and k.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) h(name, pid)
+join pg_stat_activity a on a.pid = h.pid
+where a.pid <> pg_backend_pid()
+group by 1, 2, 3, a.xact_start order by a.xact_start, a.pid;
+
 -- name: job_health
 -- What `outlive doctor` judges of the jobs, beside the lists.
 select

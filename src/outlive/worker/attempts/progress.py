@@ -13,7 +13,7 @@ from uuid import UUID
 
 import psycopg
 
-from outlive import store, wire
+from outlive import db, store, wire
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.worker.attempts.steps import StepWriter
@@ -100,7 +100,7 @@ class ProgressWriter:
         """Warn once for each attempt: the job may repeat its progress many times a second."""
         if progress.token not in self._warned:
             self._warned.append(progress.token)
-            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, str(error).strip())
+            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, db.said(error))
 
 
 def _portions(reports: Iterable[Progress]) -> Iterator[list[Progress]]:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 import psycopg
 
-from outlive import program, store, timetable
+from outlive import db, program, store, timetable
 from outlive.errors import ConfigError
 from outlive.humanize import counted
 from outlive.model import Declared, DueSchedule, Fired, Schedule
@@ -83,11 +83,11 @@ class Schedules:
             await self._note_trouble(schedule, str(error))
         except psycopg.Error as error:
             if error.sqlstate in _LOCKED:
-                self._note_lock(schedule, _reason(error))
+                self._note_lock(schedule, db.said(error))
             elif error.sqlstate is None or error.sqlstate.startswith(_NOT_THE_ROW):
                 raise
             else:
-                await self._note_trouble(schedule, _reason(error))
+                await self._note_trouble(schedule, db.said(error))
         else:
             self._locked.discard(schedule.name)
             if fired is not None:
@@ -140,10 +140,6 @@ async def check(session: Session) -> None:
             _log_withdrawn(app, [name])
         else:
             _log.warning("the schedule %s of the app %s is in force again: a living worker declares it", name, app)
-
-
-def _reason(error: psycopg.Error) -> str:
-    return error.diag.message_primary or str(error).strip()
 
 
 def _log_withdrawn(app: str, schedules: Sequence[str]) -> None:
