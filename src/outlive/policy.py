@@ -160,9 +160,17 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: float | None = None
     on_failed: Mapping[str, Any] | None = None
     """The job that is enqueued when one of the task fails for good and names none itself."""
+    function: str | None = None
+    """Its function and the names of its parameters, by which tasks of one name in two apps are told apart."""
 
 
-def task_row(name: str, policy: Policy, config: Config, on_failed: Mapping[str, Any] | None = None) -> TaskRow:
+def task_row(
+    name: str,
+    policy: Policy,
+    config: Config,
+    on_failed: Mapping[str, Any] | None = None,
+    function: Callable[..., Any] | None = None,
+) -> TaskRow:
     """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
     return TaskRow(
         name=name,
@@ -179,7 +187,15 @@ def task_row(name: str, policy: Policy, config: Config, on_failed: Mapping[str, 
         app_keep_failed_s=config.keep_failed_s,
         expires_s=policy.expires_s,
         on_failed=on_failed,
+        function=None if function is None else _described(function),
     )
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """Without defaults and annotations: their text may differ from process to process."""
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return f"{function.__module__}.{function.__qualname__}({', '.join(parameters)})"
 
 
 def _delays(backoff_s: float | tuple[float, ...], config: Config) -> tuple[float, ...]:

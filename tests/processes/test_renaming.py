@@ -56,12 +56,35 @@ def test_a_worker_says_once_that_jobs_wait_for_a_task_that_no_worker_has(start, 
     app.connections.close()
 
 
-def test_a_worker_says_that_another_app_has_a_task_of_the_same_name(start, queue, shop):
+def test_a_worker_is_refused_while_another_app_has_a_task_of_the_same_name(start, queue, shop):
     shop.write_text(OLD)
     other = shop.with_name("other_shop.py")
     other.write_text(NEW)
-    first = start(target="renamed_shop:app", folder=shop.parent, slots=1)
-    same = start(target="renamed_shop:app", folder=shop.parent, slots=1)
-    second = start(target="other_shop:app", folder=shop.parent, slots=1)
-    second.says("the app renamed_shop:app has tasks of the same name, and each worker claims the jobs of both: renamed")
-    assert "of the same name" not in first.log() + same.log()
+    start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    refused = start(target="other_shop:app", folder=shop.parent, slots=1, wait=False)
+    assert refused.process.wait(30) == 2
+    assert refused.says(
+        "the app renamed_shop:app has tasks of the same name and active workers, and each worker claims the jobs of "
+        "both: renamed_shop.double; give the tasks names of their own with name=…, or, if it is one app under two "
+        "names, set OUTLIVE_SERVICE=renamed_shop:app here"
+    )
+    assert queue.values("select max_attempts from outlive.tasks") == [3]
+    assert queue.count("workers") == 2
+    start(target="other_shop:app", folder=shop.parent, slots=1, service="renamed_shop:app")
+    assert sorted(queue.values("select max_attempts from outlive.tasks")) == [7, 7]
+
+
+def test_one_app_under_two_names_is_not_refused_and_says_so(start, shop):
+    shop.write_text(OLD)
+    start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    same = start(target="renamed_shop:app", folder=shop.parent, slots=1, service="billing")
+    same.says("the app renamed_shop:app has tasks of the same name and active workers")
+
+
+def test_a_worker_that_died_with_its_machine_refuses_no_other_app(start, queue, shop):
+    shop.write_text(OLD)
+    start(target="renamed_shop:app", folder=shop.parent, slots=1).kill_with_zygote()
+    shop.with_name("other_shop.py").write_text(NEW)
+    assert queue.values("select state from outlive.workers") == ["active"]
+    start(target="other_shop:app", folder=shop.parent, slots=1)

@@ -19,7 +19,6 @@ from outlive.store.statements import (
     first_column,
     first_column_set,
     nothing,
-    pairs,
     scalar,
     statement,
     structs,
@@ -35,6 +34,14 @@ class Absent(msgspec.Struct, frozen=True):
     looks, and another one has declared it dead."""
     key: int
     """The key of its lock, or 0 for none."""
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """Another app with tasks of the same name, and whether their functions are the same too."""
+
+    app: str
+    same: bool
+    tasks: list[str]
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -81,8 +88,11 @@ def tell_tasks(worker: UUID, tasks: Iterable[str], *, app: str | None = None, sc
     """
 
 
-@decoded_by(pairs)
-def rival_tasks(worker: UUID) -> dict[str, list[str]]: ...
+@decoded_by(structs(Rival))
+def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> list[Rival]:
+    """Those of these tasks of an app that active workers of other apps have too."""
+
+
 @decoded_by(structs(Wanted))
 def heartbeat(
     worker: UUID,

@@ -331,7 +331,8 @@ create table if not exists outlive.tasks (
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
   app_keep_failed_s double precision,
   expires_s double precision check (expires_s > 0),  -- How long after its enqueue a job may start. Null: always.
-  on_failed jsonb  -- The job that is enqueued when a job of the task fails for good, unless that names another.
+  on_failed jsonb,  -- The job that is enqueued when a job of the task fails for good, unless that names another.
+  function text  -- Its function and the names of its parameters; null: not known.
 );
 create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;

@@ -7,18 +7,18 @@
 -- Write the limits of this worker's tasks, so that any reaper can apply them. The last worker to register wins.
 insert into outlive.tasks (
   name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
-  keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, on_failed, updated_at)
+  keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, on_failed, function, updated_at)
 select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
   p.backoff_s, p.keep_finished_s, p.app_keep_finished_s, p.app_keep_failed_s, p.expires_s,
-  p.on_failed, outlive.now()
+  p.on_failed, p.function, outlive.now()
 from json_populate_recordset(null::outlive.tasks, :policies::json) p order by p.name
 on conflict (name) do update set
   (queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
-   keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, on_failed, updated_at) =
+   keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, on_failed, function, updated_at) =
   (excluded.queue, excluded.source, excluded.max_attempts, excluded.max_crashes, excluded.max_losses,
    excluded.on_worker_death, excluded.quarantine_by, excluded.backoff_s, excluded.keep_finished_s,
    excluded.app_keep_finished_s, excluded.app_keep_failed_s, excluded.expires_s, excluded.on_failed,
-   excluded.updated_at);
+   excluded.function, excluded.updated_at);
 
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
@@ -41,11 +41,14 @@ update outlive.workers set tasks = :tasks::text[], app = :app::text, schedules =
 where id = :worker::uuid;
 
 -- name: rival_tasks
--- The tasks of this worker that living workers of other apps have too, by app.
-select k.app, array_agg(distinct t.name order by t.name)
-from outlive.workers me join outlive.workers k on k.app <> me.app, unnest(k.tasks) t(name)
-where me.id = :worker::uuid and k.state in ('active', 'stale', 'draining') and t.name = any(me.tasks)
-group by k.app;
+-- Those of these tasks that active workers of other apps have too, by app, those with another function first. It
+-- is the same if one app runs under two names, as each backend of a project of Django does.
+select k.app, bool_and(coalesce(d.function = t.function, true)) as same, array_agg(distinct t.name order by t.name)
+from outlive.worker_states k join unnest(:tasks::text[], :functions::text[]) t(name, function)
+    on t.name = any(k.tasks)
+  left join outlive.tasks d on d.name = t.name
+where k.state = 'active' and k.app <> :app::text
+group by k.app, d.function = t.function order by same;
 
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash

@@ -22,6 +22,7 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
+from outlive.errors import ConfigError
 from outlive.humanize import few
 from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
@@ -34,7 +35,10 @@ from outlive.worker.session import Session
 AGAIN_S = 0.2
 """How long what another transaction has locked waits before the next try."""
 
-_APART = "give them names of their own with name=…, or, if it is one app, the same service to both"
+_APART = (
+    "the app {0} has tasks of the same name and active workers, and each worker claims the jobs of both: {1}; give the "
+    "tasks names of their own with name=…, or, if it is one app under two names, set OUTLIVE_SERVICE={0} here"
+)
 
 _log = logging.getLogger("outlive.worker")
 
@@ -79,7 +83,7 @@ class Registration:
         self._declared: Sequence[Schedule] | None = None
         self._due = asyncio.Event()
         self._locked: list[str] = []
-        self._rivals: set[str] = set()
+        self._known_rivals: set[str] = set()
 
     def app_imported(
         self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
@@ -90,6 +94,7 @@ class Registration:
         self._due.set()
 
     async def register_worker(self) -> None:
+        await self._refuse_rivals()
         await self._session.run(self._me.registering(self._config))
         await self._register_app()
         await self._session.run(store.quarantine_killers())
@@ -105,10 +110,10 @@ class Registration:
         """Register tasks, sources and schedules. False: other transactions have locked some, so it must be repeated."""
         run, tasks = self._session.run, self._tasks
         locked = await run(store.register_sources(self._sources))
+        await self._tell_rivals()
         await run(store.register_tasks(facts.limits for facts in tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
         await run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
-        await self._tell_rivals()
         locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
         if not await self._declare_schedules():
             locked.append("schedules")
@@ -119,14 +124,23 @@ class Registration:
             self._due.clear()
         return not locked
 
+    async def _rivals(self) -> list[store.Rival]:
+        """Other apps with tasks of the same name. Each of their workers claims jobs of both."""
+        functions = [facts.limits.function for facts in self._tasks.values()]
+        return await self._session.run(store.rival_tasks(self._app, self._tasks, functions))
+
+    async def _refuse_rivals(self) -> None:
+        """Refuse to start beside an app whose tasks of the same name are other functions."""
+        for rival in await self._rivals():
+            if not rival.same:
+                raise ConfigError(_APART.format(rival.app, few(rival.tasks)))
+
     async def _tell_rivals(self) -> None:
-        """Say, once, that workers of another app have a task of the same name: each of them claims jobs of both."""
-        rivals = await self._session.run(store.rival_tasks(self._me.id))
-        for app, tasks in rivals.items():
-            if app not in self._rivals:
-                same = "the app %s has tasks of the same name, and each worker claims the jobs of both: %s; %s"
-                _log.error(same, app, few(tasks), _APART)
-        self._rivals = set(rivals)
+        """Say, once, that another app has tasks of the same name, since a reload or with the same functions."""
+        rivals = {rival.app: rival for rival in await self._rivals()}
+        for app in rivals.keys() - self._known_rivals:
+            _log.error(_APART.format(app, few(rivals[app].tasks)))
+        self._known_rivals = set(rivals)
 
     async def _declare_schedules(self) -> bool:
         """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""
