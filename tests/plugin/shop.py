@@ -41,6 +41,20 @@ async def total(texts: list[str]) -> int:
     return sum(await outlive.agather(jobs, 5))
 
 
+@outlive.step
+def charge_once(order: int) -> int:
+    seen.append(("charge", order))
+    return 100 * order
+
+
+@app.task(max_attempts=2)
+def deliver(order: int) -> int:
+    cents = charge_once(order)
+    if outlive.current().attempt == 1:
+        raise outlive.Retry(after=0)
+    return cents
+
+
 @app.task(queue="mail", max_attempts=3)
 def send(order: int, *, copy: bool = False) -> str:
     context = outlive.current()

@@ -63,6 +63,12 @@ def test_a_job_that_fails_is_retried_when_its_time_has_come(outlive_jobs):
     assert job.status() == State.FAILED
 
 
+def test_a_kept_step_is_not_taken_again_here_either(outlive_jobs):
+    shop.deliver.enqueue(7)
+    assert [(one.attempt, one.result) for one in outlive_jobs.run()] == [(1, None), (2, 700)]
+    assert shop.seen == [("charge", 7)]
+
+
 def test_what_a_job_raises_can_be_raised_here(outlive_jobs):
     job = shop.send.enqueue(-1)
     with pytest.raises(ValueError, match="there is no order -1") as caught:

@@ -21,7 +21,7 @@ SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
     "Jobs and their results": ["Job", "gather", "agather", "Queue"],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
-    "Inside a job": ["current", "Context", "Retry", "Fail", "Cancel", "Stopped", "NoJob"],
+    "Inside a job": ["current", "Context", "step", "Step", "Retry", "Snooze", "Fail", "Cancel", "Stopped", "NoJob"],
     "Sources and records": ["Source", "Request", "Cache", "SourcePaused", "SourceBusy", "Record", "dedupe_key"],
     "States": ["State", "Outcome"],
     "Tests: outlive.pytest": ["Jobs", "Ran", "Enqueued"],
@@ -48,12 +48,12 @@ OPTIONS: dict[str, list[Any]] = {
 HIDDEN = {
     *("App.connections", "App.enqueue_requests", "App.aenqueue_requests", "App.check", "App.decode_result"),
     *("Cache.of", "Request.ask", "Request.give_back", "Request.send", "Request.paid_by_claim", "Request.pause_s"),
-    *("Request.report_of", "Request.report", "Jobs.close", "App.traced"),
+    *("Request.report_of", "Request.report", "Jobs.close", "App.traced", "Context.journal"),
 }
 """Methods that other modules of outlive use, and apps don't."""
 QUOTED = re.compile(r"(: |-> )'((?:[^'\\]|\\.)*)'")
 """An annotation as a signature prints it."""
-MADE = {"App": "app = ", "Retry": "raise "}
+MADE = {"App": "app = ", "Retry": "raise ", "Snooze": "raise "}
 """What apps make themselves, and how."""
 TWIN = "The async twin of"
 HEAD = """\

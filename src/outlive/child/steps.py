@@ -37,6 +37,7 @@ class Step(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What was kept under the name of this call, or what the function returns, which is kept then."""
         journal = _journal()
         if journal is None:
             return self.function(*args, **kwargs)
