@@ -20,14 +20,18 @@ from msgspec.structs import asdict
 from outlive import references, wire
 from outlive.annotations import Form, encode_simple, form_of, from_json, namespace
 from outlive.errors import BadArguments
+from outlive.policy import Parameter
 from outlive.references import Template
 
 POSITIONAL = "*"
 """The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
 RESULT = "the result"
+SHOWN_CHARS = 200
+"""The longest annotation or default that a form shows."""
 
 _KIND = inspect.Parameter
 _BY_POSITION = (_KIND.POSITIONAL_ONLY, _KIND.POSITIONAL_OR_KEYWORD)
+_REST = (_KIND.VAR_POSITIONAL, _KIND.VAR_KEYWORD)
 _BY_NAME = (_KIND.POSITIONAL_OR_KEYWORD, _KIND.KEYWORD_ONLY)
 _whole = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
@@ -100,6 +104,24 @@ class Codec:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
         typed_dict = typing.TypedDict("Arguments", hints, total=False)  # type: ignore[misc]
         return tuple(msgspec.json.Decoder(one, dec_hook=from_json) for one in (typed_dict, struct))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters as a form shows them, without *args and **kwargs."""
+        return tuple(self._shown(one) for one in self._signature.parameters.values() if one.kind not in _REST)
+
+    def _shown(self, one: inspect.Parameter) -> Parameter:
+        default, hint = "", one.annotation
+        if one.default is not _KIND.empty:
+            with contextlib.suppress(wire.NotJson):
+                default = self.make().forms[one.name].encode(one.default, one.name).decode()
+        text = "" if hint is _KIND.empty else hint if isinstance(hint, str) else inspect.formatannotation(hint)
+        return Parameter(
+            one.name,
+            annotation=text[:SHOWN_CHARS],
+            required=one.name in self._required,
+            positional=one.kind is _KIND.POSITIONAL_ONLY,
+            default=default if 0 < len(default) <= SHOWN_CHARS else None,
+        )
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: list[UUID] | None = None) -> bytes:
         """The arguments as JSON, by name where possible: it does not matter whether they were given by position.

@@ -140,6 +140,19 @@ def parse(options: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
     return {field: check(name, options[name]) for name, (field, check) in checks.items() if name in options}
 
 
+class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A parameter of a task's function, as a form shows it. `default` is JSON; None: it has none, or JSON has no form
+    for it.
+    """
+
+    name: str
+    annotation: str = ""
+    required: bool = False
+    positional: bool = False
+    """It can't be given by name."""
+    default: str | None = None
+
+
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row of the table `tasks` for one task."""
 
@@ -162,6 +175,9 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """The job that is enqueued when one of the task fails for good and names none itself."""
     function: str | None = None
     """Its function and the names of its parameters, by which tasks of one name in two apps are told apart."""
+    priority: int = 5
+    signature: tuple[Parameter, ...] | None = None
+    """What a form asks for; None: not known."""
 
 
 def task_row(
@@ -170,6 +186,7 @@ def task_row(
     config: Config,
     on_failed: Mapping[str, Any] | None = None,
     function: Callable[..., Any] | None = None,
+    signature: tuple[Parameter, ...] | None = None,
 ) -> TaskRow:
     """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
     return TaskRow(
@@ -188,6 +205,8 @@ def task_row(
         expires_s=policy.expires_s,
         on_failed=on_failed,
         function=None if function is None else _described(function),
+        priority=5 if policy.priority is None else policy.priority,
+        signature=signature,
     )
 
 

@@ -237,7 +237,14 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())
         run(store.list_queues(), store.queues_with_rates(), store.source_limits("shop"))
-        run(store.list_lanes(limit=10), store.list_tasks(), store.stats(), store.rates(), store.latencies())
+        run(
+            store.list_lanes(limit=10),
+            store.list_tasks(),
+            store.task("work"),
+            store.stats(),
+            store.rates(),
+            store.latencies(),
+        )
         run(store.count_stuck())
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())

@@ -35,6 +35,7 @@ from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, 
 from outlive.errors import BadArguments, BatchNotFound, ConfigError, DatabaseBusy, JobNotFound, OutliveError
 from outlive.metrics.database import DatabaseMetrics
 from outlive.model import new_job_id
+from outlive.operations.enqueuing import BadFields
 
 KEPT = 200
 
@@ -221,8 +222,12 @@ class Site:
             entry, back = await actions.perform(self, given, who), values.get("back", "")
         except (BadArguments, ConfigError) as error:
             return await self._ask_again(request, given, error)
-        gone = values.get("action") == "prune" and back.startswith("/jobs/")  # The page of the job, with the job.
-        return self._back(request, "/jobs" if gone else back, entry)
+        match values.get("action"):
+            case "prune" if back.startswith("/jobs/"):
+                back = "/jobs"  # The page of the job is gone, with the job.
+            case "enqueue":
+                back = f"/jobs/{entry}"
+        return self._back(request, back, entry)
 
     async def _ask_again(self, request: Request, given: list[tuple[str, str]], error: OutliveError) -> Response:
         """The form of an action once more, with what was typed, and what is wrong with it."""
@@ -230,9 +235,8 @@ class Site:
         found = await self._found(visit)
         if not found["question"].fields:
             raise error
-        html = self.templates.page(
-            visit.page.template, {**found, "wrong": str(error), "live": None, **self.frame(request)}
-        )
+        wrong = {"wrong_fields": error.fields} if isinstance(error, BadFields) else {"wrong": str(error)}
+        html = self.templates.page(visit.page.template, {**found, **wrong, "live": None, **self.frame(request)})
         return HTMLResponse(html, 400)
 
     def _back(self, request: Request, back: str, entry: UUID) -> Response:

@@ -21,7 +21,13 @@ SHOWN = {
     "quarantined": (State.QUARANTINED,),
     "succeeded": (State.SUCCEEDED,),
 }
-UNKNOWN = {"succeeded_per_min": None, "failed_per_min": None, "ran_s": None, "peak_memory_bytes": None}
+UNKNOWN = {
+    "described": False,
+    "succeeded_per_min": None,
+    "failed_per_min": None,
+    "ran_s": None,
+    "peak_memory_bytes": None,
+}
 
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:

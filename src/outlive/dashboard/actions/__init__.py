@@ -14,6 +14,7 @@ from uuid import UUID
 from outlive.dashboard.access import Role
 from outlive.dashboard.actions.batches import CancelBatch, CloseBatch
 from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSchedule, SetSource
+from outlive.dashboard.actions.enqueuing import OPTIONS, EnqueueJob
 from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
 from outlive.dashboard.job_choice import filter_of, ids_of
@@ -40,7 +41,7 @@ async def confirm(site: Site, visit: Visit) -> Mapping[str, Any]:
         question = await action_in(visit.query).question(site)
     except NothingToDo as reason:
         raise Elsewhere(str(reason), back) from None
-    return {"title": "Confirm", "back": back, "question": question, "wrong": None, "most": LISTED}
+    return {"title": "Confirm", "back": back, "question": question, "wrong": None, "wrong_fields": {}, "most": LISTED}
 
 
 async def perform(site: Site, fields: Fields, who: str) -> UUID:
@@ -79,12 +80,18 @@ def _typed(names: Collection[str], fields: Fields) -> Mapping[str, str]:
     return {name: _text(name, fields) for name in names if name in dict(fields)}
 
 
+def _enqueue_job(fields: Fields) -> Action:
+    names = [name for name, _ in fields if name in OPTIONS or name.startswith("arg.")]
+    return EnqueueJob(_text("name", fields), _typed(names, fields))
+
+
 _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     **{name: partial(_act_on_selected, verb) for name, verb in VERBS.items()},
     **{f"{name}_all": partial(_act_on_matching, verb) for name, verb in VERBS.items()},
     **{name: partial(_operate, control) for name, control in CONTROLS.items()},
     "cancel_batch": lambda fields: CancelBatch(_text("name", fields)),
     "close_batch": lambda fields: CloseBatch(_text("name", fields)),
+    "enqueue": _enqueue_job,
     "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
     "set_schedule": lambda fields: SetSchedule(_text("name", fields), _typed(SCHEDULE, fields)),
 }

@@ -332,7 +332,9 @@ create table if not exists outlive.tasks (
   app_keep_failed_s double precision,
   expires_s double precision check (expires_s > 0),  -- How long after its enqueue a job may start. Null: always.
   on_failed jsonb,  -- The job that is enqueued when a job of the task fails for good, unless that names another.
-  function text  -- Its function and the names of its parameters; null: not known.
+  function text,  -- Its function and the names of its parameters; null: not known.
+  priority smallint,  -- That of its jobs, if they name none; null: not known yet.
+  signature json  -- The parameters of its function, for forms; null: not known.
 );
 create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;

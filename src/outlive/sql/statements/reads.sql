@@ -180,9 +180,14 @@ select state, queue, source, task, jobs, estimated from outlive.count_jobs() ord
 
 -- name: list_tasks
 -- Every task that a worker has registered, or of which jobs ended in the last hour, with how these ended.
-select coalesce(t.name, e.task) as name, e.succeeded_per_min, e.failed_per_min, e.ran_s, e.peak_memory_bytes
+select coalesce(t.name, e.task) as name, t.signature is not null as described, e.succeeded_per_min,
+  e.failed_per_min, e.ran_s, e.peak_memory_bytes
 from outlive.tasks t full join outlive.ends_by_task() e on e.task = t.name
 order by 1 limit :limit::int;
+
+-- name: task
+-- A task as the last worker to register it described it. No row: none has.
+select t.name, t.queue, t.priority, t.signature from outlive.tasks t where t.name = :name::text;
 
 -- name: list_lanes
 -- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
