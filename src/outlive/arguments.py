@@ -110,14 +110,15 @@ class Codec:
         return tuple(self._shown(one) for one in self._signature.parameters.values() if one.kind not in _REST)
 
     def _shown(self, one: inspect.Parameter) -> Parameter:
-        default, hint = "", one.annotation
+        text = default = ""
+        with contextlib.suppress(Exception):  # An annotation is the user's code, and may be anything.
+            text = one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
         if one.default is not _KIND.empty:
             with contextlib.suppress(wire.NotJson):
                 default = self.make().forms[one.name].encode(one.default, one.name).decode()
-        text = "" if hint is _KIND.empty else hint if isinstance(hint, str) else inspect.formatannotation(hint)
         return Parameter(
             one.name,
-            annotation=text[:SHOWN_CHARS],
+            annotation=text[:SHOWN_CHARS] if one.annotation is not _KIND.empty and text.isprintable() else "",
             required=one.name in self._required,
             positional=one.kind is _KIND.POSITIONAL_ONLY,
             default=default if 0 < len(default) <= SHOWN_CHARS else None,

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from outlive import App, db, store
 from outlive.model import Ended, LiveOutput, Schedule, SourceLimits
+from outlive.policy import Parameter
 from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, make_hostile
@@ -51,6 +52,8 @@ def queue(url: str) -> Iterator[Queue]:
 def fill(queue: Queue) -> None:
     """A few of everything."""
     queue.register_worker()
+    signature = (Parameter("url", "str", required=True), Parameter("deep", "bool", default="false"))
+    queue.register_task(name="shop.fetch", signature=signature)
     queue.run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5)]))
     nightly = Schedule(name="nightly", task="report", args=b"{}", cron="0 3 * * *")
     queue.run(store.declare_schedules([nightly], "shop:app"))
@@ -314,6 +317,17 @@ def test_every_page_fits_a_phone(page, queue):
         expect(page.locator(".chart.wide:visible")).to_have_count(0)
 
 
+def test_an_operator_enqueues_a_job_by_a_form(page, queue):
+    page.goto("/tasks")
+    button_of(page, "shop.fetch", "Enqueue").click()
+    page.get_by_label("url: str").fill("https://example.org/")
+    page.get_by_label("deep: bool").select_option("true")
+    page.click("text=Yes")
+    expect(page.locator(".done")).to_have_text("a job of shop.fetch is enqueued")
+    args = queue.value("select args from outlive.jobs where task = 'shop.fetch'")
+    assert args == {"url": "https://example.org/", "deep": True}
+
+
 def test_filters_fold_on_a_phone_and_buttons_stand_at_the_right(page, queue):
     queue.make(task="folded")
     task = page.get_by_label("Task", exact=True)
@@ -400,6 +414,7 @@ def test_axe_finds_nothing(browser, address, queue):
         page = context.new_page()
         page.goto(f"/?token={OPERATOR}")
         questions = [f"retry&id={job}", "set_source&name=shop", "set_schedule&name=nightly"]
+        questions.append("enqueue&name=shop.fetch")
         for path in (*PAGES, f"jobs/{job}", *(f"confirm?action={one}" for one in questions), "login"):
             page.goto(f"/{path}")
             page.add_script_tag(content=source)

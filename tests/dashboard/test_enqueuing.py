@@ -56,7 +56,7 @@ def test_the_form_has_a_field_for_each_parameter_with_its_annotation_and_default
         *("limit: decimal.Decimal", "Queue", "Priority", "Delay"),
     ]
     hints = [html.unescape(one) for one in re.findall(r'placeholder="(.*?)"', page)]
-    assert hints == ["", "", "null", "null", "null", '"1.5"', "slow", "2", "none, or such as 5m"]
+    assert hints == ["", "", "null", "null", "null", "1.5", "slow", "2", "none, or such as 5m"]
     assert "<option selected></option><option>true</option><option>false</option>" in page
     assert 'action=enqueue&amp;back=%2Ftasks&amp;name=shop.many"' in dashboard.get("/tasks").text
     assert "action=enqueue" not in dashboard.viewer.get("/tasks").text

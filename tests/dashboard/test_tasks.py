@@ -35,8 +35,7 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
         "Succeeded": "3",
         "Ended/min": "0.0667",
         "Failing": "25 %",
-        "p50": "2 s",
-        "p95": "2 s",
+        "p50, p95": "2 s, 2 s",
         "Memory": "50 MB",
         "Workers": "1: web-7",
     }

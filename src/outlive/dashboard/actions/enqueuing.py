@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from outlive import store
 from outlive.dashboard.actions.questions import Field, Question
 from outlive.errors import BadArguments
@@ -39,7 +41,10 @@ class EnqueueJob:
         name, kind = field_of(one), kind_of(one.annotation)[0]
         label = f"{one.name}: {one.annotation}" if one.annotation else one.name
         choices = () if kind != "bool" else ("true", "false") if one.required else ("", "true", "false")
-        hint = "" if one.required else one.default or "its default"
+        default = one.default or "its default"
+        if kind in enqueuing.TEXTS and default.startswith('"'):
+            default = msgspec.json.decode(default)
+        hint = "" if one.required else default
         return Field(name, label, self.typed.get(name, ""), hint, choices)
 
     async def perform(self, site: Site, by: By) -> None:
