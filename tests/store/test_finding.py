@@ -141,6 +141,7 @@ select 'default', '', 'flood', 5, at, id from fresh where i % 3 = 2
         ({"worker": "crawler-1"}, [6, 5, 4, 2, 1]),
         ({"worker": "other", "states": (State.FAILED,)}, []),
         ({"states": (State.PENDING,), "older_s": 7200.0, "task": "shop.parse"}, []),
+        ({"states": (State.PENDING,), "since_s": 90_000.0, "older_s": 80_000.0}, []),
         ({"states": (State.QUARANTINED, State.BLOCKED)}, [4, 3]),
         ({"text": "nothing", "states": (State.CANCELLED,)}, []),
     ],

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 KILLERS = 200
 RUNNING = 500
+FEW = 25
+"""So many workers at most have several of their jobs listed."""
 NEXT = 3
 BATCHES = 100
 BATCH_JOBS = 50
@@ -39,7 +41,8 @@ async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
     by_worker: dict[object, list[dict[str, Any]]] = {}
     for job in running:
         by_worker.setdefault(job["worker"], []).append(job)
-    return {"title": "Workers", "workers": rows, "running": by_worker, "busy": facts.busy}
+    shown = 4 if len(rows) <= FEW else 1
+    return {"title": "Workers", "workers": rows, "running": by_worker, "busy": facts.busy, "shown": shown}
 
 
 async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:

@@ -83,6 +83,11 @@ declare
   every_lane boolean := of_task is null and in_queue is null and of_source is null;
   ended text[] := array(select unnest(states) intersect select unnest('{succeeded,failed,cancelled}'::text[]));
 begin
+  -- The scan of an index begins where the position says, whatever the time. So the time bounds the position.
+  if (oldest and from_at > past_at) or (not oldest and until_at <= past_at) then
+    past_at := case when oldest then from_at else until_at end;
+    past_id := '00000000-0000-0000-0000-000000000000';
+  end if;
   if oldest then
     return query
     select n.at, n.id, n.state from (
