@@ -46,7 +46,7 @@ _MARKS = {
 def doctor(context: CommandContext, json: Json = False) -> None:
     """Check this machine, the database, the jobs and the workers. Exit code 1 if there is a problem.
 
-    What its role may not see is marked with a question mark, with what to grant.
+    What its role may not see is marked with a question mark, with what to do.
 
     Example: outlive doctor --json
     """
@@ -83,7 +83,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
             yield Finding("problem", what, hint)
             return
         except _REFUSALS as error:
-            yield _refused("the version of the schema", error, connection.info.user)
+            yield _refused("the version of the schema", error)
         else:
             yield Finding("fine", f"the schema has version {migrate.VERSION}")
     if connection.pooled:
@@ -139,17 +139,17 @@ class _Looks:
             try:
                 yield
             except _REFUSALS as error:
-                self.findings.append(_refused(what, error, self._connection.info.user))
+                self.findings.append(_refused(what, error))
             except psycopg.errors.DiskFull as error:
                 full = f"the server's disk is full: {error.diag.message_primary}"
                 self.findings.append(Finding("problem", full, "make room on it; then workers continue by themselves"))
 
 
-def _refused(what: str, error: psycopg.Error, user: str) -> Finding:
+def _refused(what: str, error: psycopg.Error) -> Finding:
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return Finding("unknown", f"could not look at {what}: another transaction holds a lock")
     return Finding(
-        "unknown", f"could not look at {what}: {error.diag.message_primary}", f'grant outlive_worker to "{user}"'
+        "unknown", f"could not look at {what}: {error.diag.message_primary}", "run this as a member of outlive_worker"
     )
 
 

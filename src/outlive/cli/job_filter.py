@@ -18,6 +18,7 @@ from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
 
+CUT = f"only the newest {store.TEXT_REACH:,} jobs were searched for the text; older ones may match"
 SOON = "connect_timeout=2 options='-c statement_timeout=500 -c search_path=pg_catalog'"
 
 

@@ -28,11 +28,15 @@ def in_words(key: str, value: object) -> tuple[str, str]:
 
 
 class Count(NamedTuple):
-    """How many jobs match: exactly, or about so many (estimated), or more than that (more)."""
+    """How many jobs match: exactly, or about so many (estimated), or more than that (more).
+
+    cut: older jobs may match, which a search by text does not look at.
+    """
 
     jobs: int
     more: bool = False
     estimated: bool = False
+    cut: bool = False
 
     def __str__(self) -> str:
         about = number(self.jobs, estimated=self.estimated)
@@ -53,7 +57,7 @@ def count(wanted: JobFilter, *, patience_s: float = math.inf) -> Steps[Count]:
         if jobs > EXACT:
             return Count(EXACT, more=True)
         if past is None or time.monotonic() - began > patience_s:
-            return Count(jobs, more=past is not None)
+            return Count(jobs, more=past is not None, cut=found.cut)
 
 
 def count_in(counts: Sequence[Mapping[str, Any]], wanted: JobFilter) -> Count:
