@@ -109,8 +109,8 @@ class Compose:
             "DASHBOARD_PORT": str(port),
         }
 
-    def __call__(self, *words: str, within_s: float = 60) -> str:
-        return run(*self.words, *words, within_s=within_s, environ=self.environ)
+    def __call__(self, *words: str) -> str:
+        return run(*self.words, *words, within_s=180, environ=self.environ)
 
 
 @pytest.fixture
@@ -125,17 +125,17 @@ def compose(image: str, folder: Path) -> Iterator[Compose]:
     try:
         yield compose
     finally:
-        compose("down", "--volumes", "--timeout=0", within_s=120)
+        compose("down", "--volumes", "--timeout=0")
         service.terminate()
         service.wait(30)
 
 
 def test_a_killed_worker_of_compose_starts_again_and_its_job_finishes(compose, folder):
     """Everything starts in its order, from an empty volume. podman without systemd runs no health checks: we ask."""
-    starting = subprocess.Popen([*compose.words, "up", "--detach"], env=compose.environ)
-    postgres = eventually(lambda: compose("ps", "--quiet", "postgres"), within_s=60, what="Postgres is there")
-    eventually(lambda: is_well(postgres), within_s=120, what="Postgres is well")
-    assert starting.wait(120) == 0
+    with subprocess.Popen([*compose.words, "up", "--detach"], env=compose.environ) as starting:
+        postgres = f"{compose.environ['COMPOSE_PROJECT_NAME']}_postgres_1"
+        eventually(lambda: is_well(postgres), within_s=180, what="Postgres is well")
+    assert starting.returncode == 0
     workers = compose("ps", "--quiet", "worker").split()
     assert len(workers) == 2
     reaper = compose("ps", "--quiet", "reaper")
@@ -154,7 +154,7 @@ def test_a_killed_worker_of_compose_starts_again_and_its_job_finishes(compose, f
     eventually(lambda: is_well(killed), within_s=60, what="the worker is well")
     assert get(("127.0.0.1", compose.port), "/readyz")[0] == 200
 
-    compose("stop", within_s=120)
+    compose("stop")
     assert {inspect(worker, "ExitCode") for worker in workers} == {"0"}
 
 
