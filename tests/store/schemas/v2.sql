@@ -4331,7 +4331,7 @@ begin
   from rated r left join waited w on w.queue = r.queue group by r.queue, w.waited_s;
 end $$;
 
-create or replace function outlive.ends_by_task(most int default 10000)
+create or replace function outlive.ends_by_task(most int default 4000)
 returns table (
   task text, succeeded_per_min double precision, failed_per_min double precision, ran_s double precision[],
   peak_memory_bytes bigint)
