@@ -60,6 +60,20 @@ def redacted(text: str) -> str:
     return text
 
 
+def redacted_within(value: object, levels: int = 50) -> object:
+    """The same for all texts in a value of JSON. What is nested more deeply than `levels` is left out."""
+    match value:
+        case str():
+            return redacted(value)
+        case list() | dict() if not levels:
+            return "…"
+        case list():
+            return [redacted_within(one, levels - 1) for one in value]
+        case dict():
+            return {redacted(key): redacted_within(one, levels - 1) for key, one in value.items()}
+    return value
+
+
 def _without_password(url: re.Match[str]) -> str:
     """A password ends at the last @: one that is not escaped may be part of it."""
     text, at = url[0], url[0].rfind("@")

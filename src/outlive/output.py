@@ -1,8 +1,8 @@
 """The output of jobs: how a log record travels to the supervisor, and in which form an output is stored.
 
-Prints and log records share one pipe, so they stay in order. A record is one line there: SIGN, its level and the name
-of its logger, each followed by SEPARATOR, and its message, with SIGN for each line break. A job can print such a line
-itself, which does no harm to others.
+Prints and log records share one pipe, so they stay in order. A record is one line there: SIGN, its level, the name of
+its logger and its extra fields as JSON, each followed by SEPARATOR, and its message, with SIGN for each line break. A
+job can print such a line itself, which does no harm to others.
 
 A stored output is the tail of all that an attempt has written, headed by a line that says how much was dropped.
 """
@@ -16,6 +16,8 @@ SIGN = "\x1e"
 SEPARATOR = "\x1f"
 MAX_RECORD_CHARS = 16_000
 MAX_NAME_CHARS = 200
+MAX_EXTRA_BYTES = 4_000
+"""With the longest message and names, a record still is one line for the supervisor."""
 _SIGN = SIGN.encode()
 _LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n")
 
@@ -24,24 +26,27 @@ class Record(NamedTuple):
     level: str
     logger: str
     message: str
+    extra: str = ""
+    """The fields that were given as `extra`, as a JSON object; empty without `extra`."""
 
 
-def encode_record(level: str, logger: str, message: str) -> bytes:
-    """A log record as one line of the output. The middle of a long message is left out."""
+def encode_record(level: str, logger: str, message: str, extra: str = "") -> bytes:
+    """A log record as one line of the output. The middle of a long message is left out, and so are long fields."""
     if len(message) > MAX_RECORD_CHARS:
         half = MAX_RECORD_CHARS // 2
         message = f"{message[:half]}\n…\n{message[-half:]}"
     names = [" ".join(name[:MAX_NAME_CHARS].split()) for name in (level, logger)]
     message = message.replace(SIGN, " ").replace("\n", SIGN)
-    return (SIGN + SEPARATOR.join((*names, message)) + "\n").encode(errors="backslashreplace")
+    fields = extra if len(extra.encode()) <= MAX_EXTRA_BYTES else ""
+    return (SIGN + SEPARATOR.join((*names, fields, message)) + "\n").encode(errors="backslashreplace")
 
 
 def read_record(line: bytes) -> Record | None:
     """The record that a line of the output holds; None if it was printed."""
     if not line.startswith(_SIGN):
         return None
-    parts = line[1:].decode(errors="replace").split(SEPARATOR, 2)
-    return None if len(parts) < 3 else Record(parts[0], parts[1], parts[2].replace(SIGN, "\n"))
+    parts = line[1:].decode(errors="replace").split(SEPARATOR, 3)
+    return None if len(parts) < 4 else Record(parts[0], parts[1], parts[3].replace(SIGN, "\n"), parts[2])
 
 
 def count_in(lines: bytes) -> int:

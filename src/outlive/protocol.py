@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -57,16 +57,6 @@ class Run(Frame, tag=1):
     alone: that of the span that has enqueued the job."""
     steps: bytes | None = b""
     """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
-
-
-class Kept(NamedTuple):
-    """What earlier attempts of a job have kept, as `Run` has it."""
-
-    checkpoint: bytes | None = None
-    steps: bytes | None = b""
-
-
-NOTHING_KEPT = Kept()
 
 
 class Stopping(Frame, tag=2):

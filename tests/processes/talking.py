@@ -28,6 +28,21 @@ def talk() -> None:
     print("unfinished", end="")
 
 
+class Stubborn:
+    def __str__(self) -> str:
+        raise RuntimeError("I have no text")
+
+
+@app.task
+def talk_with_fields() -> None:
+    fields = {"order": 7, "lines": [{"at": Path("/shop"), "url": "postgresql://me:secret@host/db"}]}
+    log.info("sold", extra=fields)
+    log.info("too much", extra={"text": "x" * 5_000})
+    log.info("stubborn", extra={"one": Stubborn()})
+    for forged in ("{", "7" * 5000, "[" * 20_000, "[" * 400 + "]" * 400):
+        print(f"\x1eINFO\x1fshop\x1f{forged}\x1fforged")
+
+
 @app.task(preload=False)
 def talk_in_a_new_interpreter() -> None:
     logging.getLogger("shop").info("in a new interpreter")

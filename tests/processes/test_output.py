@@ -140,6 +140,19 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     assert kept.endswith("line 19998\nline 19999\n")
 
 
+def test_the_fields_that_a_record_is_given_are_those_of_its_json_line(start, queue):
+    worker = start(target=TALKING, log_format="json")
+    job = talking.talk_with_fields.enqueue()
+    assert finished(job) is State.SUCCEEDED
+    worker.says(f"Job {short_id(job.id)} completed successfully")
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    records = [(line["message"], line.get("extra")) for line in lines if line.get("stream") == "log"]
+    sold = {"order": 7, "lines": [{"at": "/shop", "url": "postgresql://me:***@host/db"}]}
+    assert records[:3] == [("sold", sold), ("too much", None), ("stubborn", None)]
+    assert [message for message, _ in records[3:]] == ["forged"] * 4
+    assert output_of(queue, job).startswith("INFO shop.parser: sold\nINFO shop.parser: too much\n")
+
+
 def test_a_retry_is_a_line_and_a_failure_for_good_an_error_with_its_traceback_as_text(start):
     worker = start(target=TALKING)
     job = talking.fail_for_good.enqueue()

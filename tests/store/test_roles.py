@@ -136,7 +136,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete"),
+        *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete", "once"),
         *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "queue_rates"),
         *("watch", "silent_workers"),
         *PROTOCOL,
@@ -270,7 +270,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.prune_crashes(keep_s=0), store.watch(ids[0]), store.watched(WORKER), store.write_output(WORKER, []))
         run(store.prune_watched(), store.await_jobs(ids), store.awaited_ends(ids), store.prune_awaited())
         run(store.prune_expired(), store.cancel_expired(), store.prune_unused(keep_s=0), store.remove_source("none"))
-        run(store.job_health(), store.write_some())
+        run(store.job_health(), store.write_some(), store.lock_holders())
         migrate.check(worker)
     assert done == texts().keys()
 

@@ -12,6 +12,8 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from outlive import output
 
 if TYPE_CHECKING:
@@ -56,10 +58,13 @@ class _OnImport:
 def _install(level: str) -> None:
     import logging
 
+    standard = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
     class ToSupervisor(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             try:
-                data = output.encode_record(record.levelname, record.name, self.format(record))
+                extra = {name: value for name, value in vars(record).items() if name not in standard}
+                data = output.encode_record(record.levelname, record.name, self.format(record), _json(extra))
                 while data:
                     data = data[os.write(STDERR, data) :]
             except Exception:  # As every handler of `logging` does: the job goes on.
@@ -71,3 +76,10 @@ def _install(level: str) -> None:
     if root.level == logging.WARNING:  # As it is unless the app has set it.
         root.setLevel(level.upper())
     logging.lastResort = ToSupervisor(level.upper())
+
+
+def _json(extra: dict[str, object]) -> str:
+    try:
+        return msgspec.json.encode(extra, enc_hook=str).decode() if extra else ""
+    except Exception:  # An object's own __str__ may raise anything, and must not cost the record its message.
+        return ""

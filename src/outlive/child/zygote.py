@@ -238,7 +238,7 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
     config = configuration.load(app=app.settings)
     return [
         protocol.TaskFacts(
-            limits=task_row(name, task.policy, config, app.follower, task.function, task.codec.parameters()),
+            limits=task_row(name, task.policy, config, task.app.follower, task.function, task.codec.parameters()),
             timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
             stall_s=config.stall_s if task.policy.stall_s is UNSET else task.policy.stall_s,
             memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,

@@ -87,7 +87,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
         rows, cut = found
         notes = [CUT] if cut else []
         if not rows:
-            return screen.stacked(f"no job matches in {context.place}{_hint(context, filter.task)}", *notes)
+            return "\n".join([f"no job matches in {context.place}{_hint(context, filter.task)}", *notes])
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
         now = context.run(store.clock()) if waiting else 0.0
         for row in waiting:

@@ -312,11 +312,12 @@ class App:
     ) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
         """A span of OpenTelemetry around an enqueue, if that is on, or the trace of Sentry. Jobs that go through its
         function carry it."""
-        if self.config.otel:
+        config = self.config
+        if config.otel:
             from outlive.telemetry import producing  # Not at the top: its library is optional.
 
-            return producing.enqueuing(self.config.database_url if connection is None else None)
-        return nullcontext(self._carrying) if self.config.sentry else _UNTRACED
+            return producing.enqueuing(config.database_url if connection is None else None)
+        return nullcontext(self._carrying) if config.sentry else _UNTRACED
 
     def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
         """The same jobs with the trace context of now."""

@@ -31,9 +31,9 @@ from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import OutliveError
-from outlive.model import Claimed, Ended, Lane, LaneState
+from outlive.model import Claimed, Ended, Kept, Lane, LaneState
 from outlive.policy import Policy
-from outlive.protocol import NOTHING_KEPT, Done, FromChild, KeptStep, Progress, Run
+from outlive.protocol import Done, FromChild, KeptStep, Progress, Run
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
 from outlive.worker.ending.outbox import never_accepted, refused
@@ -98,7 +98,7 @@ class Inline:
         if claimed is None:
             return None
         task = self._tasks()[claimed.task]
-        kept = self._run(store.kept_by_jobs([claimed.id])).get(claimed.id, NOTHING_KEPT)
+        kept = self._run(store.kept_by_jobs([claimed.id])).get(claimed.id, Kept())
         run = Run(
             token=claimed.token,
             job_id=claimed.id.bytes,

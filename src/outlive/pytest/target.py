@@ -32,6 +32,7 @@ class _Merged:
         self.tasks = {name: task for app in apps for name, task in app.tasks.items()}
         self.sources = {name: source for app in apps for name, source in app.sources.items()}
         self.schedules = {name: schedule for app in apps for name, schedule in app.schedules.items()}
+        self.process_starts = [one for app in apps for one in app.process_starts]
         settings: dict[str, Any] = {key: value for app in apps for key, value in app.settings.items()}
         self.settings = {key: value for key, value in settings.items() if key != "database_url"}
 

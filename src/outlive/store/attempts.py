@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
-from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
-from outlive.protocol import Kept, Progress
+from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Kept, Lane, Lost, LostRun, Turn
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import (
@@ -24,6 +24,9 @@ from outlive.store.statements import (
     statement,
     structs,
 )
+
+if TYPE_CHECKING:
+    from outlive.protocol import Progress
 
 _EVER = datetime.min.replace(tzinfo=UTC)
 

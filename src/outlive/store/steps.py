@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from outlive.model import ARGUMENTS_PART_BYTES
-from outlive.protocol import KeptStep
 from outlive.statement import Row, Statement
 from outlive.store.statements import Table, as_they_are, decoded_by, statement, table
+
+if TYPE_CHECKING:
+    from outlive.protocol import KeptStep
 
 
 def keep_steps(

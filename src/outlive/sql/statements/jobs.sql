@@ -40,7 +40,8 @@ select outlive.prune(:ids::uuid[]);
 -- With ties, because jobs whose ends were written together have one time.
 with seen as materialized (
   select f.job_id, f.task, f.ended_at from outlive.attempts f
-  where f.state = :state::text and f.ended_at > coalesce(:after::timestamptz, '-infinity')
+  where f.state = :state::text and :state::text in ('succeeded', 'failed', 'cancelled')
+    and f.ended_at > coalesce(:after::timestamptz, '-infinity')
     and f.ended_at < outlive.now() - interval '1 second' * least(1e10, :keep_s::double precision, (
       select min(case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end)
       from outlive.tasks t))

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from outlive import store
 from outlive.metrics.tallies import Tallies
-from outlive.model import Claimed
-from outlive.protocol import Kept
+from outlive.model import Claimed, Kept
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.lane_finder import Sleep
 from outlive.worker.processes.slots import Slots

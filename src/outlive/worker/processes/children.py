@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import msgspec
 
 from outlive import linux, protocol
-from outlive.model import Claimed, MemoryCourse
-from outlive.protocol import Kept, Reply, Run, TaskFacts, encode_frame
+from outlive.model import Claimed, Kept, MemoryCourse
+from outlive.protocol import Reply, Run, TaskFacts, encode_frame
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
 from outlive.worker.limits.cgroups import Group

@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended
-from outlive.protocol import NOTHING_KEPT, Done, Kept, Ready, Stopping, TaskFacts
+from outlive.model import Claimed, Ended, Kept
+from outlive.protocol import Done, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
@@ -40,6 +40,7 @@ WAIT_FOR_SLOT_S = 0.1
 """The same for a job of a fresh task that was claimed while every slot was busy."""
 MOVE_S = 0.04
 """The same for a job behind one that takes long: another worker may have room for it."""
+NOTHING_KEPT = Kept()
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import logs, output
+from outlive import logs, output, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
@@ -104,6 +104,8 @@ def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> 
     """A line of a job as text or JSON. A record of several lines is several lines of text."""
     record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
     about = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+    if record.extra:  # Of a line that only looks like a record it may be anything.
+        about["extra"] = logs.redacted_within(wire.decode_or_text(record.extra.encode()))
     who = f"{task} {short_id(id)} #{attempt}"
     return logs.said(created, record.level, who, record.logger, record.message, about)
 
