@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -129,7 +129,7 @@ class KeptStep(msgspec.Struct, array_like=True):
     `relaxed`: the answer comes at once, and the supervisor writes the step some milliseconds later.
     """
 
-    name: str
+    name: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
     value: bytes | None
     arguments: str | None
     took_s: float

@@ -6,7 +6,11 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 import outlive
+from outlive import job_gateway
+from outlive.protocol import KeptStep
 
 app = outlive.App()
 
@@ -156,6 +160,23 @@ def patient(file: str) -> int:
     payment = charge(1, file)
     Path(f"{file}.gate").read_text()
     return payment.cents + pack(2, file)
+
+
+@app.task(max_attempts=1)
+def forge() -> list[str]:
+    """Ask to keep what outlive's own code never sends."""
+    channel = job_gateway.gateway
+    assert channel is not None
+    names = ("same", "same", "with \0", "x" * 5000)
+    bodies = [msgspec.msgpack.encode(KeptStep(name, b"1", None, 0.0, name == "same")) for name in names]
+    bodies += [b"garbage", msgspec.msgpack.encode(KeptStep("no json", b"{", None, 0.0))]
+    refused = []
+    for body in bodies:
+        try:
+            channel.call("step", body)
+        except outlive.BadArguments as error:
+            refused.append(str(error))
+    return refused
 
 
 @app.task(max_attempts=1)

@@ -18,6 +18,7 @@ from tests.processes.durable import (
     changed,
     charge,
     crawl,
+    forge,
     fulfil,
     greedy,
     large,
@@ -167,6 +168,16 @@ def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
         eventually(lambda: set(queue.values(WRITING)) - {session}, what="another session tries to keep it")
     assert job.result(timeout=30) == 4204
     assert lines(notes, "pack") == ["pack 2"]
+
+
+def test_a_forged_step_harms_only_its_job(start, notes, queue):
+    forged, other = forge.enqueue(), stubborn.enqueue(str(notes))
+    start(target=TARGET)
+    refused = forged.result(timeout=30)
+    assert len(refused) == 4, refused
+    assert all(one.startswith("the step can't be kept: ") for one in refused)
+    assert other.result(timeout=30) == 3
+    assert queue.values("select name from outlive.steps order by name") == ["flaky", "same"]
 
 
 def test_outside_of_a_job_a_step_is_its_function(notes):

@@ -212,7 +212,8 @@ class Inline:
                     raise OutliveError(f"a job asked for {verb}, which does not exist")
 
     def _keep(self, step: KeptStep, token: int) -> bytes:
-        return self._run(store.keep_steps(self._me.id, [token], [step]))[token, step.name] or b""
+        [kept] = self._run(store.keep_steps(self._me.id, [token], [step])).values()
+        return kept or b""
 
     def report(self, progress: Progress) -> None:
         self._run(store.write_progress(self._me.id, [progress]))

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def keep_steps(
     worker: UUID, tokens: Sequence[int], steps: Sequence[KeptStep]
-) -> Statement[dict[tuple[int, str], bytes | None]]:
-    """Keep steps of these attempts. Returns the value that is kept for each, by its token and name.
+) -> Statement[dict[tuple[UUID, str], bytes | None]]:
+    """Keep steps of these attempts. Returns the value that is kept for each, by the id of its job and its name.
 
     It may be that of another attempt. One that is missing belongs to an attempt that has ended.
     """
     return statement(
         "keep_steps",
-        lambda rows: {(token, name): value for token, name, value in rows},
+        lambda rows: {(job, name): value for job, name, value in rows},
         worker=worker,
         tokens=tokens,
         names=[one.name for one in steps],

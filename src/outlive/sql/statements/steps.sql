@@ -3,22 +3,19 @@
 -- name: keep_steps
 -- Keep the steps of attempts that run in this worker, and return what is kept under each name: if another attempt
 -- was first, its value. So two attempts of a job never go on from different values, and that needs no lock.
--- A token without a row: the attempt has ended. A new step sets its job's failures, crashes and losses to zero.
-with given as (
-  select g.*, r.id, r.attempt
+-- A job without a row: the attempt has ended. A step sets its job's failures, crashes and losses to zero.
+with given as materialized (
+  select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
   from unnest(:tokens::bigint[], :names::text[], :values::json[], :arguments::text[], :tooks_s::double precision[])
       g(token, name, value, arguments, took_s)
     join outlive.running r on r.token = g.token and r.worker = :worker::uuid),
-kept as (
-  insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
-  select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s, outlive.now() from given g
-  on conflict (job_id, name) do update set name = s.name
-  returning s.job_id, s.name, s.value, s.attempt),
 forgiven as (
   update outlive.running r set failures = 0, crashes = 0, losses = 0
-  from kept k
-  where r.id = k.job_id and r.attempt = k.attempt and r.failures + r.crashes + r.losses > 0)
-select g.token, g.name, k.value from given g join kept k on k.job_id = g.id and k.name = g.name;
+  where r.token = any(array(select g.token from given g where g.counted > 0)))
+insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
+select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s, outlive.now() from given g
+on conflict (job_id, name) do update set name = s.name
+returning s.job_id, s.name, s.value;
 
 -- name: kept_steps
 -- A part of the steps of a job, for its attempt: those after a name, as many as fit into some bytes, at least one.

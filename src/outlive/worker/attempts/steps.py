@@ -14,6 +14,7 @@ import psycopg
 
 from outlive import store, wire
 from outlive.errors import BadArguments, StaleAttempt
+from outlive.model import Claimed
 from outlive.protocol import Call, KeptStep, Reply
 from outlive.worker.ending.outbox import never_accepted
 from outlive.worker.loops import wait
@@ -30,7 +31,7 @@ _decoder = msgspec.msgpack.Decoder(KeptStep)
 class _Asked:
     child: Child
     call: Call
-    token: int
+    job: Claimed
     step: KeptStep
 
 
@@ -47,6 +48,9 @@ class StepWriter:
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
+        if not child.given:
+            child.answer(_refusal(call, StaleAttempt("this process runs no job")))
+            return
         try:
             given = _decoder.decode(call.body)
             if given.value is not None:
@@ -55,7 +59,7 @@ class StepWriter:
             child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
             return
         child.current.step = ""
-        self._asked.append(_Asked(child, call, child.current.job.token, given))
+        self._asked.append(_Asked(child, call, child.current.job, given))
         self._some.set()
         if given.relaxed:
             child.answer(Reply(call.number, given.value or b""))
@@ -64,7 +68,7 @@ class StepWriter:
 
     def waiting(self, token: int) -> bool:
         """Whether a step of this attempt is not written yet."""
-        return any(one.token == token for one in self._asked)
+        return any(one.job.token == token for one in self._asked)
 
     async def run_once(self) -> None:
         await self._some.wait()
@@ -82,17 +86,19 @@ class StepWriter:
             self._hurry.clear()
 
     def _portion(self) -> list[_Asked]:
-        size_bytes, portion = 0, list[_Asked]()
+        """Some megabytes of steps. One statement can't keep two under one name, which only a forged frame asks for."""
+        size_bytes, portion = 0, dict[tuple[UUID, str], _Asked]()
         for one in self._asked:
-            portion.append(one)
-            size_bytes += len(one.call.body)
-            if size_bytes > PORTION_BYTES:
+            key = (one.job.id, one.step.name)
+            if size_bytes > PORTION_BYTES or key in portion:
                 break
-        return portion
+            portion[key] = one
+            size_bytes += len(one.call.body)
+        return list(portion.values())
 
     async def _keep(self, portion: list[_Asked]) -> None:
         """Keep them with one statement, or one by one if Postgres refuses one of them."""
-        keep = store.keep_steps(self._worker, [one.token for one in portion], [one.step for one in portion])
+        keep = store.keep_steps(self._worker, [one.job.token for one in portion], [one.step for one in portion])
         try:
             kept = await self._session.run(keep)
         except psycopg.Error as error:
@@ -102,17 +108,18 @@ class StepWriter:
                 for one in portion:
                     await self._keep([one])
             elif not portion[0].step.relaxed:
-                portion[0].child.answer(_refusal(portion[0].call, BadArguments(f"the step can't be kept: {error}")))
+                refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
+                portion[0].child.answer(_refusal(portion[0].call, refusal))
             return
         for one in portion:
             if not one.step.relaxed:
                 one.child.answer(_reply(one, kept))
 
 
-def _reply(one: _Asked, kept: dict[tuple[int, str], bytes | None]) -> Reply:
-    key = (one.token, one.step.name)
+def _reply(one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply:
+    key = (one.job.id, one.step.name)
     if key not in kept:
-        return _refusal(one.call, StaleAttempt(f"attempt {one.token} is no longer under way"))
+        return _refusal(one.call, StaleAttempt(f"attempt {one.job.token} is no longer under way"))
     return Reply(one.call.number, kept[key] or b"")
 
 
