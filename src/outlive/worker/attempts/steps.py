@@ -68,7 +68,7 @@ class StepWriter:
 
     def waiting(self, token: int) -> bool:
         """Whether a step of this attempt is not written yet."""
-        return any(one.job.token == token for one in self._asked)
+        return bool(self._asked) and any(one.job.token == token for one in self._asked)
 
     async def run_once(self) -> None:
         await self._some.wait()

@@ -123,7 +123,8 @@ class Deaths:
 
     def forget(self, one: Assignment) -> None:
         """This attempt has ended by itself."""
-        self._unproven.pop(one.job.id, None)
+        if self._unproven:  # To hash an id takes longer than to look.
+            self._unproven.pop(one.job.id, None)
 
     def _not_imported(self, child: Child, begun: Assignment, status: int) -> Ended:
         """A new interpreter (`preload=False`) died before it had imported the app: no job is to blame.

@@ -140,7 +140,7 @@ class Slots:
                 self.release(job, *NO_TASK)
                 continue
             try:
-                one = assignment(job, facts, kept.get(job.id, NOTHING_KEPT), marked=marked)
+                one = assignment(job, facts, kept.get(job.id, NOTHING_KEPT) if kept else NOTHING_KEPT, marked=marked)
             except (msgspec.MsgspecError, RecursionError) as error:
                 reason = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))
