@@ -194,5 +194,5 @@ def test_jobs_expire_and_failures_are_told_here_too(outlive_jobs):
     outlive_jobs.run(raising=False)
     assert shop.seen == [(bad.id, "ValueError: invalid literal for int() with base 10: 'no'")]
     outlive_jobs.advance("2m")
-    assert outlive_jobs.run() == []
+    assert [one for one in outlive_jobs.run() if one.task != shop.hourly.name] == []  # That fires if an hour is full.
     assert late.status() is State.CANCELLED

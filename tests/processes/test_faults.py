@@ -20,7 +20,7 @@ from tests import faults
 from tests.driving.databases import end_sessions
 from tests.driving.jobs import attempts, begun, finished, number_in
 from tests.driving.making import Queue
-from tests.driving.workers import Start, alive, all_gone
+from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.processes.changing import source
 from tests.proxy import Boundary, Link, Proxy, Side
 from tests.waiting import eventually
@@ -180,6 +180,11 @@ def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(start, que
         assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
 
 
+def above(worker: Worker, pid: int) -> int:
+    """The child of this worker that has this process below it; 0 if none has."""
+    return next((child for child in worker.children() if pid in linux.descendants_of(child)), 0)
+
+
 @pytest.mark.fault("4b")
 def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(start, queue, tmp_path):
     """Its parent, its own process, or its supervisor."""
@@ -189,7 +194,7 @@ def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(st
     os.kill(worker.zygote(), signal.SIGKILL)
     worker.says("the zygote died", within_s=20)
     children = {
-        job.id: next(pid for pid in worker.children() if orphans[1] in linux.descendants_of(pid))
+        job.id: eventually(lambda: above(worker, orphans[1]))  # noqa: B023
         for job, orphans in zip(jobs, below, strict=True)
     }
     os.kill(children[jobs[0].id], signal.SIGKILL)

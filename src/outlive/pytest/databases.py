@@ -71,8 +71,9 @@ class Databases:
         self._admin.close()
 
     def _with_schema(self) -> str:
-        """The template of this version, which later runs use again."""
-        name = f"outlive_template_{hashlib.sha256(migrate.script().encode()).hexdigest()[:12]}"
+        """The template of this version and this role, which later runs use again: only its owner may copy it."""
+        made_of = f"{self._admin.info.user}\n{migrate.script()}"
+        name = f"outlive_template_{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         self._lock(_LOCK)
         try:
             if not self._named(name):
