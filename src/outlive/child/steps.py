@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from outlive import job_gateway, validation
@@ -47,12 +48,8 @@ class Step(Generic[P, R]):
 
     def named(self, label: str) -> Step[P, R]:
         """The same step under a name of its own, for calls whose order may change, or that run at once."""
-        other = Step(
-            self.function, name=self.name, attempts=self.attempts, backoff_s=self.backoff_s, timeout_s=self.timeout_s,
-            relaxed=self.relaxed,
-        )  # fmt: skip
+        other = copy(self)
         other.label = validation.identifier("name", label)
-        other.codec = self.codec
         return other
 
 
