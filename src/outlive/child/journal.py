@@ -50,9 +50,8 @@ class Journal:
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
-        with self._named(step) as name:
-            given = _described(step, args, kwargs)
-            if (found := self._found(name, given)) is not None:
+        with self._call_of(step, args, kwargs) as (name, given, found):
+            if found is not None:
                 return step.codec.decode_result(found.value)
             began = time.monotonic()
             for pause_s in _pauses(step):
@@ -69,9 +68,8 @@ class Journal:
 
     async def atake(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The async twin of `take`."""
-        with self._named(step) as name:
-            given = _described(step, args, kwargs)
-            if (found := self._found(name, given)) is not None:
+        with self._call_of(step, args, kwargs) as (name, given, found):
+            if found is not None:
                 return step.codec.decode_result(found.value)
             began = time.monotonic()
             for pause_s in _pauses(step):
@@ -88,8 +86,13 @@ class Journal:
             return await asyncio.to_thread(self._keep, step, name, given, value, took_s)
 
     @contextmanager
-    def _named(self, step: Step[..., Any]) -> Iterator[str]:
-        """The name of this call. A second call without a name of its own must wait until the first one is kept."""
+    def _call_of(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[str, str, _Kept | None]]:
+        """The name of a call, its arguments as text, and what was kept under its name.
+
+        A second call without a name of its own must wait until the first one is kept.
+        """
         base = step.name if step.label is None else f"{step.name}:{step.label}"
         if base in self._under_way:
             raise OutliveError(
@@ -99,7 +102,9 @@ class Journal:
         self._under_way.add(base)
         try:
             self._calls[base] += 1
-            yield base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
+            name = base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
+            given = _described(step, args, kwargs)
+            yield name, given, self._found(name, given)
         finally:
             self._under_way.discard(base)
 
