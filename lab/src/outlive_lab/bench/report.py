@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ def head(
     redis = f", Redis {summary['redis']}" if summary.get("redis") else ""
     software = f"outlive {versions['outlive']}, Postgres {versions['postgres']}{redis}, Python {versions['python']}"
     durable = f"fsync {settings['fsync']}, synchronous_commit {settings['synchronous_commit']}"
+    shown = ["postgresql://…" if "postgresql://" in one else one for one in arguments]  # It may have a password.
     lines = [
         f"# {title}",
         "",
-        f"Measured by `./run bench {shlex.join(arguments)}`",
+        f"Measured by `./run bench {' '.join(shown)}`",
         f"in {summary['took_s']:.0f} s on {summary['cpu_count']} CPUs, with",
         f"{software} and psycopg {versions['psycopg']} ({durable}).",
         "Compare figures only within this run. [bench.md](../reference/bench.md) says what the lines mean.",
