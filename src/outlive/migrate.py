@@ -28,7 +28,7 @@ from outlive.errors import ConfigError, DatabaseBusy, SchemaMismatch
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
     *("verdict", "results", "after_ends", "batches", "keys", "completion", "losses", "claims", "dedupe", "enqueue"),
-    *("operators", "audit", "finding", "dependencies", "late_releases", "expiring", "sources", "schedules"),
+    *("operators", "steps", "audit", "finding", "dependencies", "late_releases", "expiring", "sources", "schedules"),
     *("counts", "output", "protocol"),
 )
 _LOCK = 0x6F75746C697665  # "outlive"

@@ -113,6 +113,8 @@ TRANSITIONS = (
     Transition("cancel", (RUNNING,), (RUNNING,), "cancel", "An operator asks its worker to stop it."),
     Transition("retry", (FAILED, CANCELLED, RETRYABLE), (PENDING,), "retry",
         "An operator retries it. All of its counters become zero."),
+    Transition("rerun", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED, RETRYABLE), (PENDING,), "rerun",
+        "An operator lets it begin again at a step that it has kept. All of its counters become zero."),
     Transition("repeat", (SUCCEEDED,), (SUCCEEDED,), "repeat",
         "An operator runs it again: a new job, which is pending, has its task, its arguments and its options."),
     Transition("release", (QUARANTINED, BLOCKED), (PENDING, RETRYABLE), "release",

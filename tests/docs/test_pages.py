@@ -66,7 +66,7 @@ RUN: dict[str, dict[str, list[object]]] = {
     },
     "how-to/size.md": {},
     "how-to/sources.md": {},
-    "how-to/steps.md": {"select name from outlive.steps order by name": ["charge", "label"]},
+    "how-to/steps.md": {"select name from outlive.steps order by name": ["charge", "gift", "label"]},
     "how-to/test.md": {},
     "how-to/tune.md": {},
     "how-to/upgrade.md": {},

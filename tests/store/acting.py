@@ -3,6 +3,7 @@
 Everything goes through the real statements. Time stands still at NOW until a test moves it.
 """
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -13,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from outlive import db, states, store
+from outlive.errors import BadArguments
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, WORKER, Queue, lane
@@ -26,7 +28,7 @@ NEEDED = UUID(int=7)
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
 TABLES = (
     *("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes"),
-    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns", "end_checks"),
+    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns", "end_checks", "steps"),
 )
 
 ENDS: dict[str, dict[str, Any]] = {
@@ -108,6 +110,8 @@ def arrange(queue: Queue, scene: Scene, *events: str) -> None:
         give_up(queue, scene.worker)
     if "enqueue_after" in events:
         queue.make(id=NEEDED, queue="needed")
+    if "rerun" in events:
+        queue.keep_steps(scene.job, "charge")
 
 
 def make_dependent(queue: Queue, job: UUID) -> None:
@@ -150,6 +154,9 @@ def fire(queue: Queue, event: str, scene: Scene) -> None:
             queue.run(store.cancel([job]))
         case "retry":
             queue.run(store.retry([job]))
+        case "rerun":
+            with contextlib.suppress(BadArguments), db.translated_errors(), queue.transaction():
+                queue.run(store.rerun(job, "charge"))
         case "repeat":
             queue.run(store.repeat([job]))
         case "release":

@@ -231,6 +231,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         call_a_source(run)
         fire_a_schedule(run)
         ids = [one.id for one in batch]
+        (ended,) = worker.values("select job_id from outlive.attempts where outcome = 'crashed'")
+        run(store.supply(ended, "label", b"1", "anna", replacing=True), store.rerun(ended, "label"))
         run(store.retry(ids), store.repeat(ids), store.release(ids), store.block(ids, "why"), store.cancel(ids))
         run(store.pause_queue("default"), store.resume_queue("default"), store.statuses(ids), store.outcomes(ids))
         run(store.unserved_tasks(ids), store.job(ids[0]), store.list_attempts(ids[0]))

@@ -169,9 +169,12 @@ class CommandContext:
 
     def audited(self, statement: db.Statement[T], action: str, what: object, *, jobs: int = 0) -> T:
         """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""
+        return self.do_at_once(controls.audited(statement, operator(), action, what, jobs=jobs))
+
+    def do_at_once(self, steps: operations.Steps[T]) -> T:
+        """Do an operation in one transaction."""
         connection = self._ready_connection
         with db.translated_errors(), connection.transaction():
-            steps = controls.audited(statement, operator(), action, what, jobs=jobs)
             return operations.run(steps, lambda one: db.run(connection, one))
 
     def control(self, action: str, name: str) -> Any:

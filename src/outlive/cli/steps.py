@@ -1,20 +1,26 @@
-"""steps: lists what a durable job has kept."""
+"""steps, rerun, supply: list what a durable job has kept, begin again at a step, and give a value in place of one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from outlive import store, wire
-from outlive.cli.command import CommandContext, JobId, app, command
+from outlive.cli import screen
+from outlive.cli.command import CommandContext, JobId, app, command, operator
 from outlive.cli.job_filter import found_id
 from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
 from outlive.humanize import duration, one_line
+from outlive.operations import step_verbs
 
 MAX_VALUE_CHARS = 200
 STEPS = (
     Column("step", of("name")),
     Column("value", lambda row: text(_short(row["value"]))),
     Column("attempt", count_of("attempt"), "right"),
+    Column("supplied by", of("supplied_by"), shrink="fold"),
     Column("took", lambda row: text("" if row["took_s"] is None else duration(row["took_s"])), "right"),
     Column("kept", time_of("at"), wide=True),
 )
@@ -28,6 +34,37 @@ def steps(context: CommandContext, id: JobId) -> Listing[Sequence[Row]]:
     """
     job = found_id(context, "job", id)
     return context.rows(store.steps_of(job), STEPS, "the job has kept no step", _as_json)
+
+
+@command(app)
+def rerun(
+    context: CommandContext,
+    id: JobId,
+    step: Annotated[str, typer.Option("--from", metavar="NAME", help="The step, as `outlive steps` names it.")],
+) -> None:
+    """Let a job begin again at a step: this one and all that were kept after it are dropped. Counters become zero.
+
+    It takes a job that has ended, is in quarantine or waits for a retry.
+
+    Example: outlive rerun ID --from charge
+    """
+    screen.say(context.do_at_once(step_verbs.rerun(found_id(context, "job", id), step, operator())))
+
+
+@command(app)
+def supply(
+    context: CommandContext,
+    id: JobId,
+    step: Annotated[str, typer.Argument(metavar="NAME", help="The step, as `outlive steps` and errors name it.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="What the step is to have returned.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the value that is kept.")] = False,
+) -> None:
+    """Keep a value in place of what a step returns, for example of one that kills. The step is not taken then.
+
+    Example: outlive supply ID parse:page-17 '{"words": 0}'
+    """
+    job = found_id(context, "job", id)
+    screen.say(context.do_at_once(step_verbs.supply(job, step, value, operator(), replacing=replace)))
 
 
 def _short(value: bytes | None) -> str:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive.model import ARGUMENTS_PART_BYTES
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, as_they_are, decoded_by, statement, table
+from outlive.store.statements import Table, as_they_are, decoded_by, scalar, statement, table
 
 if TYPE_CHECKING:
     from outlive.protocol import KeptStep
@@ -41,3 +41,13 @@ def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES
 @decoded_by(table)
 def steps_of(id: UUID) -> Table:
     """The steps of a job, in the order in which they were kept."""
+
+
+@decoded_by(scalar)
+def rerun(job: UUID, step: str) -> int:
+    """Let a job begin again at a step. Returns how many steps were dropped."""
+
+
+@decoded_by(scalar)
+def supply(job: UUID, step: str, value: bytes, who: str, *, replacing: bool) -> str:
+    """Keep a person's value as a step of a job. Returns the state of the job."""

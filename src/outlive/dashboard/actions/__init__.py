@@ -17,6 +17,7 @@ from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSch
 from outlive.dashboard.actions.enqueuing import OPTIONS, EnqueueJob
 from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
+from outlive.dashboard.actions.steps import TYPED, Rerun, Supply
 from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
@@ -92,6 +93,8 @@ _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     "cancel_batch": lambda fields: CancelBatch(_text("name", fields)),
     "close_batch": lambda fields: CloseBatch(_text("name", fields)),
     "enqueue": _enqueue_job,
+    "rerun": lambda fields: Rerun(_text("id", fields), _text("step", fields)),
+    "supply": lambda fields: Supply(_text("id", fields), _text("replacing", fields), _typed(TYPED, fields)),
     "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
     "set_schedule": lambda fields: SetSchedule(_text("name", fields), _typed(SCHEDULE, fields)),
 }

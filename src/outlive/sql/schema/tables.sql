@@ -441,7 +441,7 @@ create table if not exists outlive.progress (
 ) with (fillfactor = 70);
 
 -- The steps that jobs have taken, each once: a later attempt gets the value, and does not take the step again.
--- Rows are appended; they go with their job.
+-- Attempts append rows. Only operators drop or replace some (functions/steps.sql); the others go with their job.
 create table if not exists outlive.steps (
   job_id uuid not null,
   name text collate "C" not null,
@@ -450,6 +450,7 @@ create table if not exists outlive.steps (
   attempt int not null,
   took_s double precision,
   at timestamptz not null,
+  supplied_by text,  -- Who has given the value in place of what the step returns; null: the step returned it.
   primary key (job_id, name)
 );
 

@@ -1,4 +1,6 @@
 -- Statements about the steps of durable jobs.
+-- call: rerun(:job::uuid, :step::text)
+-- call: supply(:job::uuid, :step::text, :value::json, :who::text, :replacing::boolean)
 
 -- name: keep_steps
 -- Keep the steps of attempts that run in this worker, and return what is kept under each name: if another attempt
@@ -7,13 +9,15 @@
 with given as materialized (
   select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
   from unnest(:tokens::bigint[], :names::text[], :values::json[], :arguments::text[], :tooks_s::double precision[])
-      g(token, name, value, arguments, took_s)
+      with ordinality g(token, name, value, arguments, took_s, n)
     join outlive.running r on r.token = g.token and r.worker = :worker::uuid),
 forgiven as (
   update outlive.running r set failures = 0, crashes = 0, losses = 0
   where r.token = any(array(select g.token from given g where g.counted > 0)))
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
-select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s, outlive.now() from given g
+select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
+  outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
+from given g
 on conflict (job_id, name) do update set name = s.name
 returning s.job_id, s.name, s.value;
 
@@ -32,6 +36,6 @@ order by p.name;
 
 -- name: steps_of
 -- The steps of a job, in the order in which they were kept.
--- returns table (name text, value json, attempt int, took_s double precision, at timestamptz)
-select s.name, s.value, s.attempt, s.took_s, s.at from outlive.steps s where s.job_id = :id::uuid
+-- returns table (name text, value json, attempt int, took_s double precision, at timestamptz, supplied_by text)
+select s.name, s.value, s.attempt, s.took_s, s.at, s.supplied_by from outlive.steps s where s.job_id = :id::uuid
 order by s.at, s.name;

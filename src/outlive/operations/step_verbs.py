@@ -1,0 +1,41 @@
+"""What operators do with the steps of a job: let it begin again at one, or give a value in place of one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from outlive import store, wire
+from outlive.errors import BadArguments
+from outlive.humanize import counted
+from outlive.operations import By, Steps
+from outlive.operations.controls import audited
+from outlive.states import State
+
+RERUN = "This step and all that were kept after it are dropped, and are taken again. The steps before it stay."
+SUPPLY = "The job goes on from this value, and does not take the step. It is JSON: write text in quotes."
+_THEN = {
+    State.RUNNING: "the attempt under way gets it if it is in this step, and otherwise the next one",
+    State.QUARANTINED: "release the job to go on from it",
+    State.FAILED: "retry the job to go on from it",
+    State.CANCELLED: "retry the job to go on from it",
+    State.SUCCEEDED: "rerun the job from a later step to go on from it",
+}
+
+
+def rerun(job: UUID, step: str, by: By) -> Steps[str]:
+    """Let a job begin again at a step, and say what was done. BadArguments: it can't, and why."""
+    told = {"ids": [job], "from": step}
+    dropped: int = yield from audited(store.rerun(job, step), by, "rerun", told, jobs=1)
+    return f"the job begins again at the step {step}; {counted(dropped, 'step was', 'steps were')} dropped"
+
+
+def supply(job: UUID, step: str, value: str, by: By, *, replacing: bool = False) -> Steps[str]:
+    """Keep a value in place of what a step returns, and say what follows. BadArguments: it can't be kept, and why."""
+    given = value.encode(errors="surrogatepass")
+    try:
+        wire.check(given)
+    except wire.NotJson as error:
+        raise BadArguments(f"the value can't be kept: {error}; write text in quotes, as '\"paid\"'") from None
+    keeping = store.supply(job, step, given, by.who, replacing=replacing)
+    state: str = yield from audited(keeping, by, "supply", {"ids": [job], "step": step}, jobs=1)
+    return f"the step {step} has this value now; {_THEN.get(State(state), 'the next attempt goes on from it')}"

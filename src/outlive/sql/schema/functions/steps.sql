@@ -1,0 +1,72 @@
+-- What operators do with the steps of a job. OL003: it can't be done, and the message says why.
+
+create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
+-- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
+-- a step: this one and all that were kept after it are dropped. Returns how many.
+declare
+  state text;
+  since timestamptz;
+  change record;
+  dropped bigint;
+begin
+  perform from outlive.jobs j where j.id = job for no key update;
+  perform outlive.refuse_unless(found, format('there is no job %s', job));
+  state := outlive.state_of(job);
+  perform outlive.refuse_unless(
+    state in ('succeeded', 'failed', 'cancelled', 'quarantined', 'retryable'), case state
+      when 'running' then 'it is running: cancel it, or wait until its attempt has ended'
+      else format('it is %s: only a job that has ended, is in quarantine or waits for a retry begins again', state)
+      end);
+  select s.at into since from outlive.steps s where s.job_id = job and s.name = step;
+  perform outlive.refuse_unless(found, format('it has kept no step %s', step));
+  if state = 'quarantined' then
+    perform outlive.release(array[job]);
+  elsif state = 'succeeded' then  -- In the eyes of retry it has failed.
+    update outlive.attempts a set state = 'failed' where a.job_id = job and a.state = 'succeeded';
+    update outlive.batches b set succeeded = b.succeeded - 1, failed = b.failed + 1
+    from outlive.jobs j where j.id = job and b.id = j.batch;
+  end if;
+  if outlive.state_of(job) <> 'pending' then
+    select r.* into change from outlive.retry(array[job]) r;
+    perform outlive.refuse_unless(change.changed, change.note);
+  end if;
+  delete from outlive.steps s where s.job_id = job and s.at >= since;
+  get diagnostics dropped = row_count;
+  return dropped;
+end $$;
+
+create or replace function outlive.supply(
+  job uuid, step text, value json, who text, replacing boolean default false)
+returns text language plpgsql as $$
+-- Keep a person's value in place of what a step returns. An attempt that is in this step gets it when the step
+-- returns; otherwise the next one does. Only `replacing` overwrites what is kept, and not while the job runs: its
+-- attempt may have gone on from that. The step keeps its place among the others. Returns the state of the job.
+begin
+  perform from outlive.jobs j where j.id = job for no key update;
+  perform outlive.refuse_unless(found, format('there is no job %s', job));
+  perform outlive.refuse_unless(
+    length(step) between 1 and 1000, 'the name of a step has 1 to 1000 characters');
+  perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
+  perform outlive.refuse_unreadable('the value', value);
+  perform outlive.refuse_unless(
+    count(*) < 10000
+      and coalesce(sum(octet_length(s.value::text)), 0) + octet_length(supply.value::text) <= 16777216,
+    'a job keeps at most 10,000 steps and 16,777,216 bytes of values')
+  from outlive.steps s where s.job_id = job and s.name <> step;
+  insert into outlive.steps (job_id, name, value, attempt, at, supplied_by)
+  select job, step, supply.value, coalesce(max(a.attempt), 0), outlive.now(), who from outlive.attempts a
+  where a.job_id = job
+  on conflict do nothing;
+  if not found then
+    perform outlive.refuse_unless(replacing, format(
+      'it has kept the step %s: say that this value replaces what was kept', step));
+    perform from outlive.waiting w where w.id = job for update;  -- So that no worker claims it meanwhile.
+    perform from outlive.held h where h.id = job for update;
+    perform outlive.refuse_unless(not exists (select from outlive.running r where r.id = job), format(
+      'it is running, and may have gone on from its step %s: cancel it, or wait until its attempt has ended',
+      step));
+    update outlive.steps s set value = supply.value, arguments = null, took_s = null, supplied_by = who
+    where s.job_id = job and s.name = step;
+  end if;
+  return outlive.state_of(job);
+end $$;

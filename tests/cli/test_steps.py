@@ -1,0 +1,49 @@
+"""The commands steps, rerun and supply."""
+
+from outlive import store
+from outlive.states import Outcome
+
+
+def test_rerun_lets_a_job_begin_again_at_a_step(cli, queue):
+    job = queue.make_finished(Outcome.FAILED)
+    queue.keep_steps(job, "charge", "label", "mail")
+    ran = cli("rerun", job, "--from", "label")
+    assert ran.out == "the job begins again at the step label; 2 steps were dropped\n"
+    assert [row["name"] for row in cli("steps", job, "--json").json] == ["charge"]
+    assert cli("show", job, "--json").json["state"] == "pending"
+    [entry] = cli("audit", "--json").json
+    assert (entry["action"], entry["jobs"], entry["what"]) == ("rerun", 1, {"ids": [str(job)], "from": "label"})
+
+
+def test_a_rerun_that_is_refused_says_why_and_leaves_no_entry(cli, queue):
+    job = queue.make()
+    queue.claim_job(job)
+    queue.keep_steps(job, "charge")
+    ran = cli("rerun", job, "--from", "charge")
+    assert (ran.code, ran.err) == (2, "outlive: it is running: cancel it, or wait until its attempt has ended\n")
+    assert "Missing option '--from'" in cli("rerun", job).err
+    assert queue.run(store.list_audit()) == []
+
+
+def test_supply_keeps_a_value_in_place_of_a_step_and_tells_what_to_do_next(cli, queue):
+    job = queue.make_quarantined()
+    ran = cli("supply", job, "parse:page-17", '{"words": 0}')
+    assert ran.out == "the step parse:page-17 has this value now; release the job to go on from it\n"
+    [step] = cli("steps", job, "--json").json
+    assert (step["name"], step["value"]) == ("parse:page-17", {"words": 0})
+    assert step["supplied_by"].endswith(" (cli)")
+    assert step["supplied_by"] in cli("steps", job).out
+    [entry] = cli("audit", "--json").json
+    assert (entry["action"], entry["what"]) == ("supply", {"ids": [str(job)], "step": "parse:page-17"})
+
+
+def test_supply_refuses_what_is_not_json_and_what_is_kept_unless_it_is_told_to_replace_it(cli, queue):
+    job = queue.make_finished()
+    queue.keep_steps(job, "charge")
+    ran = cli("supply", job, "label", "paid")
+    assert ran.code == 2
+    assert ran.err.startswith("outlive: the value can't be kept: it is not JSON")
+    assert "it has kept the step charge" in cli("supply", job, "charge", "7").err
+    assert queue.value("select value::text from outlive.steps") == '"charge"'
+    said = "the step charge has this value now; rerun the job from a later step to go on from it\n"
+    assert cli("supply", job, "charge", "7", "--replace").out == said
