@@ -24,6 +24,12 @@ MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 MAX_CHECKPOINT_BYTES = 1024 * 1024
 MAX_SPANS_BYTES = 256 * 1024
 MAX_STEP_CHARS = 1000
+MAX_STEPS = 10_000
+MAX_STEP_BYTES = 16 * 1024 * 1024
+"""How many steps a job keeps, and how much their values have together."""
+STEPS_UNDER_WAY_BYTES = 1024
+"""The beginning of a child's stack file has the names of the steps that are under way, for the evidence if the child
+dies. The stack follows."""
 MAX_PROGRESS_CHARS = 2000
 """The longest message of a job's progress."""
 MAX_ERROR_CHARS = 8_001
@@ -113,7 +119,7 @@ class Call(Frame, tag=5):
     - `run` runs statements;
     - `arguments`, `inputs` and `steps` fetch a part of what is too large for `Run`;
     - `batch` fetches the id of the job's batch;
-    - `step` keeps a step (see `KeptStep`);
+    - `step` keeps a step (see `KeptStep`). A call without a number gets no answer;
     - `complete` announces that the job ends its attempt in its own transaction, so the supervisor must not. The answer
       is a secret, which proves to the database that the job owns the attempt. `secret` asks for that alone.
     """
@@ -126,7 +132,7 @@ class Call(Frame, tag=5):
 class KeptStep(msgspec.Struct, array_like=True):
     """What a call `step` asks to keep. The answer is the value that is kept: it may be that of another attempt.
 
-    `relaxed`: the answer comes at once, and the supervisor writes the step some milliseconds later.
+    `relaxed`: the supervisor may write it some milliseconds later. It has it even if the child dies at once.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
@@ -153,13 +159,6 @@ class Imported(Frame, tag=17):
     """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
     token: int
-
-
-class Stepping(Frame, tag=20):
-    """The job begins a step: if its process dies now, the evidence names it."""
-
-    token: int
-    name: str
 
 
 class Spans(Frame, tag=19):
@@ -236,7 +235,7 @@ class Left(Frame, tag=16):
 
 
 ToChild = Run | Stopping | Reply
-FromChild = Done | Call | Progress | Imported | Stepping | Spans
+FromChild = Done | Call | Progress | Imported | Spans
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8

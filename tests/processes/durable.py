@@ -1,6 +1,7 @@
 """An app whose jobs keep steps, which workers import. Each step writes a line into a file when its code runs."""
 
 import asyncio
+import itertools
 import os
 import signal
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import msgspec
 
 import outlive
 from outlive import job_gateway
-from outlive.protocol import KeptStep
+from outlive.child.channel import Channel
+from outlive.protocol import Call, KeptStep
 
 app = outlive.App()
 
@@ -177,6 +179,15 @@ def forge() -> list[str]:
         except outlive.BadArguments as error:
             refused.append(str(error))
     return refused
+
+
+@app.task(max_crashes=1)
+def flood(verb: str) -> None:
+    """Send calls for ever, and wait for no answer."""
+    channel = job_gateway.gateway
+    assert isinstance(channel, Channel)
+    for n in itertools.count():
+        channel.send(Call(0, verb, msgspec.msgpack.encode(KeptStep(f"n{n}", b"1", None, 0.0, relaxed=True))))
 
 
 @app.task(max_attempts=1)

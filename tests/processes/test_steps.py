@@ -8,6 +8,7 @@ import pytest
 
 from outlive import State, config
 from outlive.errors import JobFailed
+from tests.driving.jobs import attempts, finished
 from tests.processes.durable import (
     Payment,
     app,
@@ -18,6 +19,7 @@ from tests.processes.durable import (
     changed,
     charge,
     crawl,
+    flood,
     forge,
     fulfil,
     greedy,
@@ -178,6 +180,17 @@ def test_a_forged_step_harms_only_its_job(start, notes, queue):
     assert all(one.startswith("the step can't be kept: ") for one in refused)
     assert other.result(timeout=30) == 3
     assert queue.values("select name from outlive.steps order by name") == ["flaky", "same"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "why"), [("step", "sends more steps than a job can keep"), ("run", "makes a call without a number")]
+)
+def test_a_job_that_sends_calls_for_ever_is_killed(start, notes, queue, verb, why):
+    job, other = flood.enqueue(verb), stubborn.enqueue(str(notes))
+    start(target=TARGET)
+    assert finished(job, State.QUARANTINED) is State.QUARANTINED
+    assert why in (attempts(queue, job)[-1].error or "")
+    assert other.result(timeout=30) == 3
 
 
 def test_outside_of_a_job_a_step_is_its_function(notes):

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Iterable
 from os import getpid
 from sys import byteorder
 
@@ -21,6 +22,7 @@ FEW_BYTES, MANY_BYTES = 2048, 65536
 pages of the zygote, in whose gaps Python puts new objects."""
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
+_encode_step = msgspec.msgpack.Encoder().encode
 _INPUTS = msgspec.msgpack.Decoder(list[tuple[int | None, bytes | None]])
 
 
@@ -40,9 +42,11 @@ def _encode(frame: protocol.Frame) -> bytes:
 
 
 class Channel:
-    def __init__(self, sock: socket.socket, tickets: int) -> None:
+    def __init__(self, sock: socket.socket, tickets: int, stack: int) -> None:
         self._socket = sock
         self.tickets = tickets
+        self.stack = stack
+        """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
         self._frames = protocol.FrameReader(protocol.TO_CHILD)
         self._runs: deque[protocol.Run] = deque()
         self._replies: dict[int, protocol.Reply] = {}
@@ -57,9 +61,9 @@ class Channel:
     def descriptor(self) -> int:
         return self._socket.fileno()
 
-    def adopt(self, sock: int, tickets: int) -> None:
-        """In a fork of the zygote: put the child's own socket and tickets behind the numbers of this channel."""
-        for own, number in ((sock, self._socket.fileno()), (tickets, self.tickets)):
+    def adopt(self, sock: int, tickets: int, stack: int) -> None:
+        """In a fork of the zygote: put the child's own descriptors behind the numbers of this channel."""
+        for own, number in ((sock, self._socket.fileno()), (tickets, self.tickets), (stack, self.stack)):
             os.dup2(own, number, inheritable=False)
             os.close(own)
         self.pid = getpid()
@@ -121,6 +125,19 @@ class Channel:
             kind = getattr(errors, reply.error, errors.OutliveError)
             raise kind(reply.body.decode())
         return reply.body
+
+    def keep(self, step: protocol.KeptStep) -> bytes:
+        """Keep a step, and return the value that is kept."""
+        if not step.relaxed:
+            return self.call("step", _encode_step(step))
+        self.send(protocol.Call(0, "step", _encode_step(step)))
+        return step.value or b""
+
+    def note_steps(self, names: Iterable[str]) -> None:
+        """Say which steps are under way, without a frame: the supervisor reads it only if this process dies."""
+        self._refuse_copies()
+        noted = ", ".join(names).encode()[: protocol.STEPS_UNDER_WAY_BYTES - 1]
+        os.pwrite(self.stack, noted + b"\0", 0)
 
     def secret(self, token: int) -> str:
         """Announce that the job ends this attempt in its own transaction. The secret is its proof for the database."""

@@ -18,21 +18,17 @@ import msgspec
 
 from outlive.child.timer import time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze
-from outlive.protocol import KeptStep, Run, Stepping
+from outlive.protocol import MAX_STEP_BYTES, MAX_STEPS, KeptStep, Run
 
 if TYPE_CHECKING:
     from outlive.child.channel import Channel
     from outlive.child.steps import Step
 
-MAX_STEPS = 10_000
-MAX_BYTES = 16 * 1024 * 1024
-"""How much the values of one job have together."""
 MAX_ARGUMENTS_CHARS = 200
 
 _log = logging.getLogger("outlive.job")
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Kept(NamedTuple):
@@ -42,11 +38,12 @@ class _Kept(NamedTuple):
 
 class Journal:
     def __init__(self, run: Run, channel: Channel) -> None:
-        self._token, self._channel = run.token, channel
+        self._channel = channel
         self._kept = _earlier(run, channel)
         self._bytes = sum(len(one.value) for one in self._kept.values())
         self._calls: Counter[str] = Counter()
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, str] = {}
+        """The names of the steps that are under way, by what they have without a number."""
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
@@ -99,24 +96,28 @@ class Journal:
                 f"two calls of the step {base} are under way at once, so their order is not known when the job runs"
                 f' again: give each a name, as in {step.name}.named("page-7")(…)'
             )
-        self._under_way.add(base)
+        found: _Kept | None = None
+        self._calls[base] += 1
+        name = base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
+        self._under_way[base] = name
         try:
-            self._calls[base] += 1
-            name = base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
             given = _described(step, args, kwargs)
-            yield name, given, self._found(name, given)
+            found = self._found(name, given)
+            if found is None:
+                self._channel.note_steps(self._under_way.values())
+            yield name, given, found
         finally:
-            self._under_way.discard(base)
+            del self._under_way[base]
+            if found is None:
+                self._channel.note_steps(self._under_way.values())
 
     def has(self, name: str) -> bool:
         """Whether an earlier attempt has kept a step under this name."""
         return name in self._kept
 
     def _found(self, name: str, given: str) -> _Kept | None:
-        """What was kept under this name. If nothing was, the worker is told that the step begins."""
-        if (found := self._kept.get(name)) is None:
-            self._channel.send(Stepping(self._token, name))
-        elif found.arguments not in (None, given):
+        """What was kept under this name."""
+        if (found := self._kept.get(name)) is not None and found.arguments not in (None, given):
             words = "the step %s was kept for %s, and is called with %s now: the kept value is used"
             _log.warning(words, name, found.arguments, given)
         return found
@@ -124,12 +125,12 @@ class Journal:
     def _keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> object:
         encoded = step.codec.encode_result(value)
         self._bytes += len(encoded)
-        if len(self._kept) >= MAX_STEPS or self._bytes > MAX_BYTES:
+        if len(self._kept) >= MAX_STEPS or self._bytes > MAX_STEP_BYTES:
             raise Fail(
-                f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_BYTES:,} bytes of"
-                " values. Let it enqueue further jobs, or keep addresses in place of data"
+                f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
+                " of values. Let it enqueue further jobs, or keep addresses in place of data"
             )
-        kept = self._channel.call("step", _encode(KeptStep(name, encoded, given, took_s, step.relaxed)))
+        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed))
         self._kept[name] = _Kept(kept, given)
         return value if kept == encoded else step.codec.decode_result(kept)
 

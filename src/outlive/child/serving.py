@@ -44,8 +44,6 @@ class Inheritance(NamedTuple):
     target: Target
     tasks: Tasks
     channel: Channel
-    stack: int
-    """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
     watchers: Watchers
     start: ProcessStart
     oom_score: bytes = b""
@@ -78,12 +76,12 @@ def install_handlers(stack: int) -> None:
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
 
 
-def rehearse() -> Channel:
+def rehearse(stack: int) -> Channel:
     """Run an empty job a few times in the zygote, unseen from outside: children inherit an interpreter that is warm.
 
     They inherit the channel too, because making one would copy another thirty pages in each child.
     """
-    channel = Channel(socket.socket(socket.AF_UNIX), os.open(os.devnull, os.O_RDONLY))
+    channel = Channel(socket.socket(socket.AF_UNIX), os.open(os.devnull, os.O_RDONLY), stack)
     saved = [os.dup(descriptor) for descriptor in (0, 1, 2)]
     read, write = os.pipe()
     tickets, put = os.pipe()
@@ -94,13 +92,14 @@ def rehearse() -> Channel:
             _shed_zygote(write)
             os.write(put, write_tickets([0]))
             ours.sendall(encode_frame(Run(0, b"", "", 1, b"{}", last=True, max_result_bytes=100)))
-            channel.adopt(os.dup(theirs.fileno()), os.dup(tickets))
+            channel.adopt(os.dup(theirs.fileno()), os.dup(tickets), os.dup(stack))
             channel.send(attempt({"": task}, channel.receive(), channel, watchers=UNWATCHED, meter=Meter()))
     for descriptor, number in zip(saved, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
         os.close(descriptor)
-    channel.adopt(os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY))  # The zygote keeps no socket.
+    no_socket, no_tickets = (os.open(os.devnull, os.O_RDONLY) for _ in range(2))
+    channel.adopt(no_socket, no_tickets, os.dup(stack))
     return channel
 
 
@@ -135,7 +134,7 @@ def _shed_zygote(output: int) -> None:
 
 def serve(inherited: Inheritance, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
-    _, tasks, channel, stack, watchers, start, _ = inherited
+    _, tasks, channel, watchers, start, _ = inherited
     job_gateway.gateway = channel
     origin: Origin | None = None
     try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
@@ -146,7 +145,7 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
                 _exec(inherited, run)
             not_started = start.run(channel.pid) if start.due and policy is not None else None
             if origin is None and policy is not None and policy.recycle_after == "clean":
-                origin = Origin((channel.descriptor, stack, channel.tickets))
+                origin = Origin((channel.descriptor, channel.stack, channel.tickets))
             done = attempt(tasks, run, channel, watchers=watchers, meter=Meter(), not_started=not_started)
             if origin is not None and not run.last:
                 done = _compared(done, origin)
@@ -173,7 +172,7 @@ def _exec(inherited: Inheritance, run: Run) -> None:
     channel = inherited.channel
     handover = os.memfd_create("outlive-handover")
     os.write(handover, channel.unfinished(run))
-    descriptors = (channel.descriptor, inherited.stack, channel.tickets, handover)
+    descriptors = (channel.descriptor, channel.stack, channel.tickets, handover)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     numbers = map(str, descriptors)
@@ -210,7 +209,7 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
     stops.job_has_begun()
     install_handlers(stack)
     signal.signal(signal.SIGINT, stops.on_stop)
-    channel = Channel(socket.socket(fileno=sock), tickets)
+    channel = Channel(socket.socket(fileno=sock), tickets, stack)
     run = channel.resume(unfinished)
     try:
         app = import_app(target)
@@ -219,7 +218,7 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
         return NOT_IMPORTED
     watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
-    return serve(Inheritance(target, app.tasks, channel, stack, watchers, ProcessStart(app.process_starts)), run)
+    return serve(Inheritance(target, app.tasks, channel, watchers, ProcessStart(app.process_starts)), run)
 
 
 if __name__ == "__main__":

@@ -119,9 +119,7 @@ class Zygote:
         return 0
 
     def _become_child(self, sock: int, output: int, stack: int, tickets: int) -> int:
-        os.dup2(stack, self.inherited.stack, inheritable=False)
-        os.close(stack)
-        self.inherited.channel.adopt(sock, tickets)
+        self.inherited.channel.adopt(sock, tickets, stack)
         return serving.main(self.inherited, output)
 
     def reap(self) -> None:
@@ -204,19 +202,19 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
     app = serving.import_app(target)
     _make_codecs(app)
-    channel = serving.rehearse()
+    stack = os.memfd_create("outlive-stack")
+    channel = serving.rehearse(stack)
     watchers = telemetry.start(app, channel)
     signal.signal(signal.SIGCHLD, _wake)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
-    stack = os.memfd_create("outlive-stack")
     serving.install_handlers(stack)
     limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
     ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
     gc.collect()
     gc.freeze()
     start = ProcessStart(app.process_starts)
-    return Inheritance(target, app.tasks, channel, stack, watchers, start, oom_score), ready
+    return Inheritance(target, app.tasks, channel, watchers, start, oom_score), ready
 
 
 def _make_codecs(app: App) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import bdb
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CoroutineType
@@ -198,8 +198,6 @@ class Inline:
                     return found[0].bytes if found and found[0] else b""
                 case "steps":
                     return msgspec.msgpack.encode(self._run(store.kept_steps(token, body.decode())))
-                case "step":
-                    return self._keep(msgspec.msgpack.decode(body, type=KeptStep), token)
                 case "run":
                     asked = statement.read_asked(body)
                     if any(name in _WAITING for name, _ in asked):
@@ -211,7 +209,7 @@ class Inline:
                 case _:
                     raise OutliveError(f"a job asked for {verb}, which does not exist")
 
-    def _keep(self, step: KeptStep, token: int) -> bytes:
+    def keep(self, step: KeptStep, token: int) -> bytes:
         [kept] = self._run(store.keep_steps(self._me.id, [token], [step])).values()
         return kept or b""
 
@@ -237,6 +235,12 @@ class _InlineChannel(Channel):
 
     def call(self, verb: str, body: bytes) -> bytes:
         return self._worker.answer(verb, body, self._token, self._queues)
+
+    def keep(self, step: KeptStep) -> bytes:
+        return self._worker.keep(step, self._token)
+
+    def note_steps(self, names: Iterable[str]) -> None:
+        pass
 
     def secret(self, token: int) -> str:
         self.completing = True

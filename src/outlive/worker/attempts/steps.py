@@ -1,6 +1,6 @@
 """The steps that jobs keep. All that arrived while a statement ran are kept by the next one, with one commit.
 
-A job goes on when its step is in the database; with `relaxed` it goes on at once, and its end waits instead.
+A job goes on when its step is in the database. After one that is `relaxed` it goes on at once, and its end waits.
 """
 
 from __future__ import annotations
@@ -58,12 +58,9 @@ class StepWriter:
         except (msgspec.MsgspecError, wire.NotJson) as error:
             child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
             return
-        child.current.step = ""
         self._asked.append(_Asked(child, call, child.current.job, given))
         self._some.set()
-        if given.relaxed:
-            child.answer(Reply(call.number, given.value or b""))
-        else:
+        if call.number:
             self._hurry.set()
 
     def waiting(self, token: int) -> bool:
@@ -107,13 +104,12 @@ class StepWriter:
             if len(portion) > 1:
                 for one in portion:
                     await self._keep([one])
-            elif not portion[0].step.relaxed:
+            else:
                 refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
                 portion[0].child.answer(_refusal(portion[0].call, refusal))
             return
         for one in portion:
-            if not one.step.relaxed:
-                one.child.answer(_reply(one, kept))
+            one.child.answer(_reply(one, kept))
 
 
 def _reply(one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply:

@@ -169,8 +169,8 @@ def _unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict 
         how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
         verdict = Verdict(Outcome.CRASHED, f"the process {how}")
     outcome, error, again_s = verdict
-    if begun.step:
-        error = f"{error} in the step {begun.step}"
+    if steps := child.steps_under_way():
+        error = f"{error} in the step {steps}"
     if outcome is Outcome.CRASHED and (last := last_line(output)) and not _is_logged(last, begun.job.id):
         error = f"{error}: {last}"
     took_s = time.monotonic() - begun.started

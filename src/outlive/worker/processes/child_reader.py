@@ -17,7 +17,7 @@ from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
-from outlive.worker.processes.children import Child, Verdict
+from outlive.worker.processes.children import Assignment, Child, Verdict
 
 if TYPE_CHECKING:
     from outlive.worker.attempt_events import AttemptEvents
@@ -97,10 +97,6 @@ class ChildReader:
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._report.traced(spans)
-            case protocol.Stepping(token, name):
-                if child.runs(token):
-                    child.current.step = name[: protocol.MAX_STEP_CHARS]
-                    child.current.moved = running_time.now()
             case protocol.Imported(token):
                 if child.runs(token):
                     child.current.imported = True
@@ -152,11 +148,25 @@ class ChildReader:
         if child.asking + child.unread >= MAX_CALLS:
             self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
             return
-        child.asking += 1
+        if call.number:
+            child.asking += 1
+        elif call.verb != "step":
+            self.distrust(child, "makes a call without a number")
+            return
         if call.verb in ("complete", "secret"):
             child.answer(self._prove(child, call))
+        elif call.verb == "step" and child.given and not self._may_keep(child.current, len(call.body)):
+            self.distrust(child, "sends more steps than a job can keep")
         else:
             self._report.called(child, call)
+
+    def _may_keep(self, job: Assignment, size_bytes: int) -> bool:
+        """Whether the steps of this attempt are within the limits of a job. Each has a name and arguments beside its
+        value."""
+        job.moved = running_time.now()
+        job.steps += 1
+        job.steps_bytes += size_bytes
+        return job.steps <= protocol.MAX_STEPS and job.steps_bytes <= 2 * protocol.MAX_STEP_BYTES
 
     def _prove(self, child: Child, call: protocol.Call) -> protocol.Reply:
         token = child.current.job.token if child.given else 0

@@ -74,8 +74,9 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     begun: bool = False
     imported: bool = False
     """With `preload=False`: its own interpreter has imported the app."""
-    step: str = ""
-    """The step that it has begun and not finished."""
+    steps: int = 0
+    steps_bytes: int = 0
+    """How many steps it has sent in this attempt, and how much that was."""
     completing: bool = False
     verdict: Verdict | None = None
     """Only `decide` sets it."""
@@ -141,7 +142,7 @@ class Child:
     """Whether it runs a new interpreter by now: until then its memory is its parent's."""
     born_at: float = field(default_factory=time.time)
     _survey: Survey | None = None
-    stack_bytes: int = 0
+    stack_bytes: int = protocol.STEPS_UNDER_WAY_BYTES
     """How much of its stack file belongs to earlier jobs."""
     cpu_s: float = 0.0
     """The CPU time of its earlier jobs."""
@@ -249,6 +250,8 @@ class Child:
         self.unsent += encode_frame(message)
 
     def answer(self, reply: Reply) -> None:
+        if not reply.number:
+            return  # It does not wait for one.
         self.asking -= 1
         if not self.exited:
             self.send(reply)
@@ -284,6 +287,11 @@ class Child:
         start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack.fileno()).st_size
         data = os.pread(self.stack.fileno(), STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
         return data.decode("utf-8", "replace").replace("\0", "") or None
+
+    def steps_under_way(self) -> str:
+        """The steps that it was in when it died."""
+        data = os.pread(self.stack.fileno(), protocol.STEPS_UNDER_WAY_BYTES, 0)
+        return data.partition(b"\0")[0].decode("utf-8", "replace")
 
     def signal(self, number: int) -> None:
         if not self.pid or self.exited:

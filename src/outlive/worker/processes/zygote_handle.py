@@ -217,6 +217,8 @@ class Parent:
         ours, theirs = socket.socketpair()
         read, write = linux.pipe()
         stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
+        stack.truncate(protocol.STEPS_UNDER_WAY_BYTES)
+        stack.seek(0, os.SEEK_END)
         queue, queued = _make_tickets()
         with theirs, write, queued:
             self.control.ask(theirs, write, stack, queued)
