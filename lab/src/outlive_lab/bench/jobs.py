@@ -47,6 +47,27 @@ def began() -> float:
     return time.time()
 
 
+@outlive.step
+def durable(number: int) -> int:
+    return number
+
+
+@outlive.step(relaxed=True)
+def relaxed(number: int) -> int:
+    return number
+
+
+@app.task
+def steps(kind: str, count: int) -> list[float]:
+    """Take steps that do nothing. Returns when the first began, and when each was kept."""
+    step = relaxed if kind == "relaxed" else durable
+    times = [time.time()]
+    for number in range(count):
+        step(number)
+        times.append(time.time())
+    return times
+
+
 @app.task(backoff=0, max_crashes=MAX_CRASHES)
 def page(poisoned: bool) -> None:
     """Work for a while, or kill the process."""

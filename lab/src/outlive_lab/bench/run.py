@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last five are for workers."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last six are for workers."""
 
     seconds: float = 2.0
     samples: int = 3
@@ -31,6 +31,7 @@ class Sizes:
     fresh: int = 3_000
     pickups: int = 100
     killing: int = 10_000
+    steps: int = 2_000
 
 
 FULL = Sizes()
@@ -46,6 +47,7 @@ QUICK = Sizes(
     fresh=500,
     pickups=20,
     killing=500,
+    steps=200,
 )
 
 
