@@ -139,6 +139,14 @@ class Stopped(BaseException):
     """Raised inside a job when its worker stops it, so that `finally` runs. Not an Exception: don't catch it."""
 
 
+class Restarted(BaseException):
+    """Raised by `job.restart(…)`, so that the job's function ends. Not an Exception: don't catch it."""
+
+    def __init__(self, args: bytes) -> None:
+        super().__init__("the job begins again with new arguments")
+        self.arguments = args
+
+
 def no_job(id: UUID) -> JobNotFound:
     return JobNotFound(f"there is no job {id}: {GONE}")
 

@@ -174,6 +174,13 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     """The job's process has reported it to Sentry."""
     memory: bytes | None = None
     """A `MemoryCourse` as JSON, if it is worth keeping."""
+    restart: bytes | None = None
+    """The arguments with which the job begins again."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the statement that ends many attempts at once can write it."""
+        return self.records is None and self.spawns is None and self.restart is None
 
 
 class LostRun(msgspec.Struct, frozen=True):

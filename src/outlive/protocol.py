@@ -111,6 +111,8 @@ class Done(Frame, tag=4):
     """With `recycle_after="clean"`: the child exits, because the job has changed this in it."""
     stopped: bool = False
     """A signal to stop has ended the job."""
+    restart: bytes | None = None
+    """The job begins again with these arguments."""
 
 
 class Call(Frame, tag=5):

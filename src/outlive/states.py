@@ -96,6 +96,8 @@ TRANSITIONS = (
         "Its process died. It is retried, or quarantined at `max_crashes`."),
     Transition("hand_back", (RUNNING,), (PENDING, RETRYABLE, CANCELLED), "end_and_claim",
         "Its worker drains or reloads, or its source's breaker is open."),
+    Transition("restart", (RUNNING,), (PENDING, CANCELLED), "restart",
+        "It wants to begin again with new arguments: it has called `restart`."),
     Transition("stop", (RUNNING,), (CANCELLED,), "end_and_claim",
         "Its worker stopped it because an operator asked for that, or its function raised `Cancel`."),
 

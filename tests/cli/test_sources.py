@@ -29,7 +29,7 @@ def succeed_with(queue: Queue, source: str, *records: dict[str, Any]) -> None:
     queue.make(source=source)
     (claimed,) = queue.run(store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
-    queue.run(store.complete_with_records(WORKER, end))
+    queue.run(store.write_end(WORKER, end))
 
 
 def shown(cli: Cli, name: str = "shop") -> dict[str, Any]:

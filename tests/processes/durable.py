@@ -225,3 +225,20 @@ def pad(n: int) -> str:
 def greedy() -> None:
     for n in range(100):
         pad.named(str(n))(n)
+
+
+@app.task(max_attempts=1)
+def page_by_page(page: int, file: str) -> int:
+    """It restarts with the next page, and keeps each page's step for the attempts of that page alone."""
+    pack(page, file)
+    try:
+        if page < 3:
+            outlive.current().restart(page + 1, file=file)
+    except Exception:
+        note(file, "caught")
+    return page
+
+
+@app.task(max_attempts=1)
+async def restart_wrongly() -> None:
+    outlive.current().restart("no parameter")

@@ -25,8 +25,10 @@ from tests.processes.durable import (
     greedy,
     large,
     late,
+    page_by_page,
     patient,
     poll,
+    restart_wrongly,
     ship,
     stubborn,
 )
@@ -145,6 +147,20 @@ def test_a_job_that_snoozes_runs_again_at_no_cost(start, notes, queue):
     start(target=TARGET)
     assert job.result(timeout=30) == 3
     assert queue.values("select failures from outlive.attempts") == [0, 0, 0]
+
+
+def test_a_job_restarts_with_new_arguments_and_without_its_steps_at_no_cost(start, notes, queue):
+    job, wrong = page_by_page.enqueue(1, str(notes)), restart_wrongly.enqueue()
+    start(target=TARGET)
+    assert job.result(timeout=30) == 3
+    assert lines(notes, "pack", "caught") == ["pack 1", "pack 2", "pack 3"]
+    assert queue.values("select name from outlive.steps") == ["pack"]
+    ends = queue.execute("select outcome, failures, error from outlive.attempts where job_id = %s", [job.id]).fetchall()
+    begins = "the job begins again with new arguments; this attempt had "
+    shown = [f'{begins}{{"file":"{notes}","page":{page}}}' for page in (1, 2)]
+    assert sorted(ends)[:2] == [("released", 0, one) for one in shown]
+    with pytest.raises(JobFailed, match="restart_wrongly can't be called with these arguments: too many positional"):
+        wrong.result(timeout=30)
 
 
 def test_a_step_survives_its_worker(start, notes, queue):

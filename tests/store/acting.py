@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from outlive import db, states, store
-from outlive.errors import BadArguments
+from outlive.errors import BadArguments, StaleAttempt
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, WORKER, Queue, lane
@@ -41,7 +41,9 @@ ENDS: dict[str, dict[str, Any]] = {
     "hand_back": {"outcome": Outcome.RELEASED},
     "stop": {"outcome": Outcome.CANCELLED},
 }
-FENCED = frozenset({*ENDS, "renew", "complete", "convict"})  # Events that need the attempt's token and worker.
+FENCED = frozenset(
+    {*ENDS, "renew", "complete", "restart", "convict"}
+)  # Events that need the attempt's token and worker.
 
 
 class Place(StrEnum):
@@ -144,6 +146,9 @@ def fire(queue: Queue, event: str, scene: Scene) -> None:
             except psycopg.Error as error:
                 if error.sqlstate != "OL002":
                     raise
+        case "restart":
+            with contextlib.suppress(StaleAttempt), db.translated_errors(), queue.transaction():
+                queue.run(store.write_end(worker, Ended(token, Outcome.RELEASED, restart=b'{"n": 2}')))
         case "expire":
             queue.run(store.expire())
         case "reap":

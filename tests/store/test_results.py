@@ -38,7 +38,7 @@ def by_its_worker(queue: Queue, job: UUID) -> None:
 def with_records(queue: Queue, job: UUID) -> None:
     claimed = queue.claim_job(job)
     records = b'[{"scope": "s", "key": "k", "data": 1, "strength": 1}]'
-    queue.run(store.complete_with_records(WORKER, Ended(claimed.token, records=records)))
+    queue.run(store.write_end(WORKER, Ended(claimed.token, records=records)))
 
 
 def in_its_own_transaction(queue: Queue, job: UUID) -> None:
@@ -253,5 +253,5 @@ def test_the_last_worker_to_register_says_how_long_jobs_are_kept(queue):
     spawned = msgspec.json.encode([{"id": new_worker(), "task": "next", "args": {}}])
     queue.run(store.enqueue([request()], max_args_bytes=100))
     (claimed,) = queue.claim()
-    queue.run(store.complete_with_records(WORKER, Ended(claimed.token, spawns=spawned)))
+    queue.run(store.write_end(WORKER, Ended(claimed.token, spawns=spawned)))
     assert queue.values("select expires_at from outlive.attempts") == [None]

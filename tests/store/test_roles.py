@@ -155,8 +155,10 @@ def call_a_source(run: Callable[..., Any]) -> None:
     run(store.count_outcomes([("shop", claimed.token, False)]), store.breakers(), store.list_sources(limit=10))
     found = b'[{"scope": "s", "key": "k", "data": 1, "strength": 1}]'
     asked = msgspec.json.encode([{"id": new_worker(), "task": "next", "args": {}, "source": "bank"}])
-    run(store.complete_with_records(other, Ended(claimed.token, Outcome.SUCCEEDED, records=found, spawns=asked)))
+    run(store.write_end(other, Ended(claimed.token, Outcome.SUCCEEDED, records=found, spawns=asked)))
     assert len(run(store.list_records(limit=10))) == 1
+    [claimed] = run(store.end_and_claim(other, [], [lane("next", source="bank")], limit=1)).claimed
+    run(store.write_end(other, Ended(claimed.token, Outcome.RELEASED, restart=b"{}")))
 
 
 def fire_a_schedule(run: Callable[..., Any]) -> None:

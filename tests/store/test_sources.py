@@ -596,7 +596,7 @@ def complete(
 ) -> None:
     written, asked = (msgspec.json.encode(said) if said else None for said in (records, spawns))
     ended = Ended(claimed.token, Outcome.SUCCEEDED, result=b"1", records=written, spawns=asked)
-    queue.run(store.complete_with_records(worker, ended))
+    queue.run(store.write_end(worker, ended))
 
 
 def kept(queue: Queue) -> dict[tuple[str, str, str], tuple[object, float]]:

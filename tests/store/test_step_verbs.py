@@ -8,7 +8,8 @@ import pytest
 
 from outlive import db, store
 from outlive.errors import BadArguments
-from outlive.protocol import KeptStep
+from outlive.model import Ended
+from outlive.protocol import KeptStep, Progress
 from outlive.states import Outcome, State
 from tests.driving.making import KILLED, WORKER, Queue
 
@@ -154,3 +155,34 @@ def test_a_claim_waits_for_a_value_that_is_being_replaced(queue, database_url):
         operator.run(supply(job, "charge", 2, replacing=True))
         assert queue.claim() == []
     assert [one.id for one in queue.claim()] == [job]
+
+
+def test_a_job_that_restarts_has_new_arguments_and_nothing_of_what_it_kept(queue):
+    job = queue.make(args=b'{"page": 1}')
+    queue.run_job(job, Outcome.FAILED, after_s=0.0)
+    token = queue.claim_job(job).token
+    queue.keep_steps(job, *STEPS)
+    queue.run(store.write_progress(WORKER, [Progress(token, None, None, None, b"[7]")]))
+    queue.run(store.write_end(WORKER, Ended(token, Outcome.RELEASED, error="again", restart=b'{"page": 2}')))
+    assert (queue.state_of(job), queue.counters(job)) == (State.PENDING, (0, 0, 0))
+    assert queue.value("select args::text from outlive.jobs") == '{"page": 2}'
+    assert queue.run(store.kept_by_jobs([job])) == {}
+    assert queue.run(store.list_attempts(job))[-1].error == 'again; this attempt had {"page": 1}'
+
+
+def test_a_job_that_an_operator_wants_stopped_does_not_restart(queue):
+    job = queue.make(args=b'{"page": 1}')
+    token = queue.claim_job(job).token
+    queue.run(store.cancel([job]))
+    queue.run(store.write_end(WORKER, Ended(token, Outcome.RELEASED, restart=b'{"page": 2}')))
+    assert queue.state_of(job) is State.CANCELLED
+    assert queue.value("select args::text from outlive.jobs") == '{"page": 1}'
+
+
+def test_the_kills_of_its_old_arguments_are_not_those_of_its_new_ones(queue):
+    queue.register_task(quarantine_by="fingerprint", max_crashes=2)
+    job = queue.make(args=b'{"page": 1}')
+    token = queue.claim_job(job).token
+    before = queue.value("select coalesce(fingerprint, outlive.fingerprint(task, args)) from outlive.jobs")
+    queue.run(store.write_end(WORKER, Ended(token, Outcome.RELEASED, restart=b'{"page": 2}')))
+    assert queue.value("select coalesce(fingerprint, outlive.fingerprint(task, args)) from outlive.jobs") != before

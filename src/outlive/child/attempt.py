@@ -17,7 +17,18 @@ from outlive.child.context import Context, Findings
 from outlive.child.meter import Meter
 from outlive.child.raised import Raised, guarded, storable
 from outlive.child.telemetry import Watchers
-from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, Snooze, SourcePaused, Stopped
+from outlive.errors import (
+    BadArguments,
+    Cancel,
+    ConfigError,
+    Fail,
+    OutliveError,
+    Restarted,
+    Retry,
+    Snooze,
+    SourcePaused,
+    Stopped,
+)
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, Done, Run
@@ -161,6 +172,8 @@ def _classify(this: _Attempt, raised: Raised) -> Done:
         case Snooze():
             after_s, note = _delay_s(error.after)
             done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
+        case Restarted():
+            done = Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), restart=error.arguments)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
             done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)

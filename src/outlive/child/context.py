@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from uuid import UUID
 
 import msgspec
 
 from outlive import caller_connections, job_gateway, validation, wire
 from outlive.arguments import Codec
-from outlive.errors import BadArguments, Fail, OutliveError, WrongConnection
+from outlive.errors import BadArguments, Fail, OutliveError, Restarted, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
 from outlive.statement import Statement
@@ -199,6 +199,16 @@ class Context:
             )
         values = (self.token, self._channel.proof(self.token), _once(name))
         return Statement("once", _ONCE, values, lambda rows: bool(rows[0][0]))
+
+    def restart(self, /, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this attempt, and let the job begin again with these arguments and without its steps, at no cost.
+
+        It does not return. Arguments that don't fit the task are refused here.
+        """
+        packed = self._codec.pack(args, kwargs)
+        if len(packed) > MAX_PAYLOAD_BYTES:
+            raise BadArguments(f"the arguments have {len(packed):,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
+        raise Restarted(packed)
 
     def _completion(self, result: object) -> Statement[None]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""

@@ -160,6 +160,7 @@ class Inline:
             after_s=done.after_s,
             records=done.records,
             spawns=done.spawns,
+            restart=done.restart,
         )
         if completing:
             if end.token in self._run(store.ended([end.token])):
@@ -175,10 +176,10 @@ class Inline:
         return end
 
     def _write(self, end: Ended) -> None:
-        if end.records is None and end.spawns is None:
+        if end.plain:
             self._run(store.end_and_claim(self._me.id, [end]))
         else:
-            self._run(store.complete_with_records(self._me.id, end))
+            self._run(store.write_end(self._me.id, end))
 
     def _run(self, one: statement.Statement[T]) -> T:
         with self._lock:

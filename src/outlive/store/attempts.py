@@ -74,8 +74,10 @@ def end_and_claim(
     )
 
 
-def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
-    return statement("complete_with_records", nothing, worker=worker, **msgspec.structs.asdict(end))
+def write_end(worker: UUID, end: Ended) -> Statement[None]:
+    """The end of an attempt that is not plain."""
+    name = "complete_with_records" if end.restart is None else "restart"
+    return statement(name, nothing, worker=worker, **msgspec.structs.asdict(end))
 
 
 def add_evidence(worker: UUID, end: Ended) -> Statement[None]:

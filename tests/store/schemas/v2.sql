@@ -50,7 +50,8 @@ create or replace function outlive.lane_hash(queue text, source text, task text,
 language sql immutable parallel safe
 return hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))));
 
--- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
+-- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced,
+-- and for the arguments, if the job restarts with others.
 create table if not exists outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
@@ -2618,7 +2619,8 @@ begin
   return gone;
 end $$;
 
--- What operators do with the steps of a job. OL003: it can't be done, and the message says why.
+-- What becomes of the steps of a job as a whole: operators drop or replace some, and a job drops its own.
+-- OL003: it can't be done, and the message says why.
 
 create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
 -- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
@@ -2689,6 +2691,39 @@ begin
     where s.job_id = job and s.name = step;
   end if;
   return outlive.state_of(job);
+end $$;
+
+create or replace function outlive.restart(
+  token bigint, worker uuid, args json, error text default null, peak_memory_bytes bigint default null,
+  cpu_s double precision default null, output text default null, memory json default null)
+returns void language plpgsql as $$
+-- running -> pending: the job wants to begin again with these arguments. Its steps and its checkpoint are dropped,
+-- and as after a new step its counters are zero. If an operator wants it stopped, it is cancelled instead.
+-- OL002: the attempt is no longer this worker's.
+declare
+  had outlive.running;
+  before json;
+  state text;
+begin
+  select j.args into before from outlive.jobs j
+  where j.id = (select r.id from outlive.running r where r.token = restart.token) for no key update;
+  delete from outlive.running r where r.token = restart.token and r.worker = restart.worker returning r.* into had;
+  if not found then
+    perform outlive.refuse_stale(token);
+  end if;
+  had.failures := 0;
+  had.crashes := 0;
+  had.losses := 0;
+  had.ready_at := outlive.now();  -- Behind the jobs that wait: a job that restarts for ever starves no other.
+  error := format('%s; this attempt had %s', error, left(before::text, 1000));
+  state := outlive.settle(had, 'released', error, peak_memory_bytes => peak_memory_bytes, cpu_s => cpu_s,
+    output => output, memory => memory);
+  if state <> 'cancelled' then
+    update outlive.jobs j set args = restart.args, fingerprint = null where j.id = had.id;
+    delete from outlive.steps s where s.job_id = had.id;
+    update outlive.progress p set checkpoint = null where p.job_id = had.id;
+  end if;
+  perform outlive.follow_up(array[had.id], array[state]);
 end $$;
 
 -- The audit: who did what to jobs, queues, sources, schedules, batches and workers.

@@ -50,7 +50,8 @@ create or replace function outlive.lane_hash(queue text, source text, task text,
 language sql immutable parallel safe
 return hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))));
 
--- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
+-- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced,
+-- and for the arguments, if the job restarts with others.
 create table if not exists outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),

@@ -22,6 +22,12 @@ select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
   :token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json, :peak_memory_bytes::bigint,
   :cpu_s::double precision, :output::text, :memory::json, true);
 
+-- name: restart
+-- running -> pending, cancelled: the job begins again with new arguments. An error: as above.
+select set_config('lock_timeout', '100ms', true), outlive.restart(
+  :token::bigint, :worker::uuid, :restart::json, :error::text, :peak_memory_bytes::bigint,
+  :cpu_s::double precision, :output::text, :memory::json);
+
 -- name: add_evidence
 -- Add what the worker measured to an attempt that succeeded in its own transaction. Zero rows: it did not.
 update outlive.attempts a

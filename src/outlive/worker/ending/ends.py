@@ -62,6 +62,7 @@ def answered(
         late_s=_late_s(done),
         told=done.told,
         memory=one.memory(outcome, took_s),
+        restart=done.restart if verdict is None else None,
     )
     return end, stopped
 

@@ -1,10 +1,10 @@
 """The outbox: how attempts ended, until the database has it.
 
 Most ends wait here until the claim loop writes them (claiming/end_and_claim.py). Those that could delay the others
-(they carry records or spawned jobs, or another transaction has locked their rows) are slow. Each of these is written by
-itself, on a session of a small pool, so a slow or huge end delays no other. Ends that a lock holds up have their own
-session, so however many they are, they delay only each other. An end that Postgres will never accept becomes a failure
-that says why.
+(they carry records, spawned jobs or new arguments, or another transaction has locked their rows) are slow. Each of
+these is written by itself, on a session of a small pool, so a slow or huge end delays no other. Ends that a lock holds
+up have their own session, so however many they are, they delay only each other. An end that Postgres will never accept
+becomes a failure that says why.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Outbox:
         if self.leases.disowned(end.token):
             self.leases.fenced += 1
             self.leases.drop(end.token)
-        elif end.records is not None or end.spawns is not None:
-            self.slow.add(end)
-        else:
+        elif end.plain:
             self.waiting.append(end)
+        else:
+            self.slow.add(end)
         self._wake.set()
 
     @property
@@ -193,19 +193,19 @@ class SlowEnds:
 
 
 def _size(end: Ended) -> int:
-    return len(end.records or b"") + len(end.spawns or b"") + len(end.result or b"")
+    return sum(map(len, filter(None, (end.records, end.spawns, end.result, end.restart))))
 
 
 async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) -> Ended | None:
-    """Write an end with its records and spawned jobs.
+    """Write an end with what it carries.
 
     Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
     """
     try:
-        if end.records is None and end.spawns is None:
+        if end.plain:
             accepted = not (await session.run(store.end_and_claim(worker, [end]))).refused
         else:
-            await session.run(store.complete_with_records(worker, end))
+            await session.run(store.write_end(worker, end))
             accepted = True
     except psycopg.Error as error:
         if never_accepted(error):
