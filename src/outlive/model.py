@@ -337,35 +337,6 @@ class Attempt(msgspec.Struct, frozen=True):
     memory: MemoryCourse | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
-    """The output of an attempt, from some line on."""
-
-    state: State
-    """The job's state. While it is not finished, more lines may come."""
-    attempt: int | None
-    """None: the job has no such attempt yet."""
-    live: bool
-    """Whether the attempt still runs."""
-    before: int
-    """How many lines come before these. The first of these has the next number."""
-    lines: list[str]
-    memory: MemoryCourse | None = None
-    """How its memory has changed, if that is known."""
-    asked: bool = False
-    """Its worker was asked for the output just now, and has written none yet."""
-
-
-class LiveOutput(msgspec.Struct, frozen=True):
-    """The output and the memory of a followed attempt so far."""
-
-    token: int
-    lines: int
-    """How many lines it has written."""
-    output: str | None
-    """The last of them. None: the database has them already."""
-    memory: MemoryCourse | None = None
-
-
 class JobOutcome(msgspec.Struct, frozen=True):
     """What became of a job: its state, and its last attempt that has ended."""
 

@@ -12,6 +12,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import msgspec
+
+from outlive.model import MemoryCourse
+from outlive.states import State
+
 SIGN = "\x1e"
 SEPARATOR = "\x1f"
 MAX_RECORD_CHARS = 16_000
@@ -20,6 +25,38 @@ MAX_EXTRA_BYTES = 4_000
 """With the longest message and names, a record still is one line for the supervisor."""
 _SIGN = SIGN.encode()
 _LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n")
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The output of an attempt, from some line on."""
+
+    state: State
+    """The job's state. While it is not finished, more lines may come."""
+    attempt: int | None
+    """None: the job has no such attempt yet."""
+    live: bool
+    """Whether the attempt still runs."""
+    before: int
+    """How many lines come before these. The first of these has the next number."""
+    lines: list[str]
+    memory: MemoryCourse | None = None
+    """How its memory has changed, if that is known."""
+    asked: bool = False
+    """Its worker was asked for the output just now, and has written none yet."""
+    steps: str = ""
+    """The names of the steps that are under way, as far as that is known."""
+
+
+class LiveOutput(msgspec.Struct, frozen=True):
+    """The output and the memory of a followed attempt so far, and the steps that are under way."""
+
+    token: int
+    lines: int
+    """How many lines it has written."""
+    output: str | None
+    """The last of them. None: the database has them already."""
+    memory: MemoryCourse | None = None
+    steps: str = ""
 
 
 class Record(NamedTuple):

@@ -17,7 +17,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from outlive import App, db, store
-from outlive.model import Ended, LiveOutput, Schedule, SourceLimits
+from outlive.model import Ended, Schedule, SourceLimits
+from outlive.output import LiveOutput
 from outlive.policy import Parameter
 from outlive.states import Outcome, State
 from tests import faults

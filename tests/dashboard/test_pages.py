@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from outlive import store
-from outlive.model import LiveOutput, MemoryCourse
+from outlive.model import MemoryCourse
+from outlive.output import LiveOutput
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
 from tests.driving.commands import Cli

@@ -242,3 +242,13 @@ def page_by_page(page: int, file: str) -> int:
 @app.task(max_attempts=1)
 async def restart_wrongly() -> None:
     outlive.current().restart("no parameter")
+
+
+@outlive.step
+def wait_for_test(file: str) -> None:
+    Path(f"{file}.gate").read_text()
+
+
+@app.task
+def gated(file: str) -> None:
+    wait_for_test(file)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive import State, config
+from outlive import State, config, store
 from outlive.errors import JobFailed
 from tests.driving.jobs import attempts, finished
 from tests.processes.durable import (
@@ -22,6 +22,7 @@ from tests.processes.durable import (
     flood,
     forge,
     fulfil,
+    gated,
     greedy,
     large,
     late,
@@ -161,6 +162,16 @@ def test_a_job_restarts_with_new_arguments_and_without_its_steps_at_no_cost(star
     assert sorted(ends)[:2] == [("released", 0, one) for one in shown]
     with pytest.raises(JobFailed, match="restart_wrongly can't be called with these arguments: too many positional"):
         wrong.result(timeout=30)
+
+
+def test_the_step_under_way_is_shown_to_those_who_follow_the_job(start, notes, queue):
+    job = gated.enqueue(str(notes))
+    start(target=TARGET)
+    look = store.watch(job.id)
+    eventually(lambda: (said := queue.run(look)) and said.steps == "wait_for_test", what="the step is named")
+    go_on(notes)
+    job.result(timeout=30)
+    assert queue.run(look).steps == ""
 
 
 def test_a_step_survives_its_worker(start, notes, queue):

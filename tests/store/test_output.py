@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from outlive import store
-from outlive.model import Claimed, Ended, LiveOutput, MemoryCourse, Said
+from outlive.model import Claimed, Ended, MemoryCourse
+from outlive.output import LiveOutput, Said
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Queue, new_worker
 from tests.store.test_wakeup import Listener

@@ -14,7 +14,7 @@ from outlive.cli.command import CommandContext, JobId, Json, app, command
 from outlive.cli.job_filter import found_id
 from outlive.errors import JobNotFound, no_job
 from outlive.humanize import plain
-from outlive.model import Said
+from outlive.output import Said
 from outlive.states import State
 
 AGAIN_S = 0.25

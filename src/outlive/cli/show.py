@@ -20,8 +20,9 @@ from outlive.cli.job_filter import found_id
 from outlive.cli.screen import Listing, text
 from outlive.errors import OutliveError, no_job
 from outlive.humanize import duration, moment, one_line, plain, size
-from outlive.model import Attempt, MemoryCourse, Said
+from outlive.model import Attempt, MemoryCourse
 from outlive.operations import facts
+from outlive.output import Said
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ def _under_way(job: dict[str, Any], said: Said | None, most: int) -> list[Text]:
     stopping = ("  asked to stop" if job["cancel_requested"] else "", "yellow")
     lines = [text(f"attempt {job['attempt']}  ", screen.state("running"), since, stopping)]
     lines.append(_indented(f"last heartbeat {moment(job['heartbeat_at'])}", "dim"))
+    lines += [_indented(f"in the step {said.steps}", "dim")] if said and said.steps else []
     lines += _memory(said.memory if said else None)
     return lines + (_output(said.before, said.lines, most) if said and said.lines else [])
 

@@ -7,8 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.model import LiveOutput, Said
-from outlive.output import split
+from outlive.output import LiveOutput, Said, split
 from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.reads import course
@@ -25,10 +24,10 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
     def decode(rows: list[Row]) -> Said | None:
         if not rows:
             return None
-        state, number, live, text, memory, asked = rows[0]
+        state, number, live, text, memory, asked, steps = rows[0]
         missing, lines = split(text or "")
-        new = lines[max(0, after - missing) :]
-        return Said(State(state), number, live, max(missing, after), new, memory=memory and course(memory), asked=asked)
+        new, used = lines[max(0, after - missing) :], memory and course(memory)
+        return Said(State(state), number, live, max(missing, after), new, memory=used, asked=asked, steps=steps or "")
 
     return statement("watch", decode, id=job, attempt=attempt, after=after)
 

@@ -312,7 +312,8 @@ create unlogged table if not exists outlive.watched (
   attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
   lines bigint,  -- How many lines it has said. `output` holds the last of them.
   output text,
-  memory json  -- How its memory has changed so far, if it was measured.
+  memory json,  -- How its memory has changed so far, if it was measured.
+  steps text  -- The names of the steps that are under way.
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
@@ -4475,7 +4476,8 @@ end;
 
 create or replace function outlive.watch(
   job uuid, number int default null, after bigint default 0,
-  out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean)
+  out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean,
+  out steps text)
 returns setof record language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- What this attempt of a job has said, and how its memory has changed: by default the one that runs, or else the
 -- last. No row: there is no such job.
@@ -4505,6 +4507,7 @@ begin
     if written.attempt = running then
       output := case when written.lines > after then written.output end;
       memory := written.memory;
+      steps := written.steps;
     else
       perform pg_notify('outlive', 'watch');
       asked := true;

@@ -312,7 +312,8 @@ create unlogged table if not exists outlive.watched (
   attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
   lines bigint,  -- How many lines it has said. `output` holds the last of them.
   output text,
-  memory json  -- How its memory has changed so far, if it was measured.
+  memory json,  -- How its memory has changed so far, if it was measured.
+  steps text  -- The names of the steps that are under way.
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.

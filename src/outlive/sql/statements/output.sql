@@ -10,8 +10,9 @@ where r.worker = :worker::uuid and w.until > outlive.now();
 -- name: write_output
 -- What followed attempts have said and used so far, only for attempts that still run in this worker.
 update outlive.watched w
-set attempt = r.attempt, lines = p.lines, output = coalesce(p.output, w.output), memory = p.memory
-from json_to_recordset(:outputs::json) p(token bigint, lines bigint, output text, memory json)
+set attempt = r.attempt, lines = p.lines, output = coalesce(p.output, w.output), memory = p.memory,
+  steps = p.steps
+from json_to_recordset(:outputs::json) p(token bigint, lines bigint, output text, memory json, steps text)
 join outlive.running r on r.token = p.token and r.worker = :worker::uuid
 where w.job_id = r.id;
 

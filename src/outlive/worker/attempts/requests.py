@@ -9,7 +9,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from outlive import store
-from outlive.model import LiveOutput, MemoryCourse
+from outlive.model import MemoryCourse
+from outlive.output import LiveOutput
 from outlive.states import Outcome
 from outlive.worker.limits.watch import Watch
 from outlive.worker.loops import wait
@@ -44,8 +45,8 @@ class Cancels:
 class FollowedOutput:
     def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
         self._worker, self._session, self._slots, self._wake = worker, session, slots, wake
-        self._written: dict[int, tuple[int, MemoryCourse | None]] = {}
-        """How many lines of each followed attempt are written, and its memory, by token."""
+        self._written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
+        """How many lines of each followed attempt are written, its memory, and its steps under way, by token."""
 
     async def run_once(self) -> None:
         await wait(self._wake.watch, WRITE_S if self._written else FOLLOWERS_S)
@@ -59,16 +60,16 @@ class FollowedOutput:
         """Write what is new."""
         followed = await self._session.run(store.watched(self._worker))
         running = {child.current.job.token: child for child in self._slots.busy}
-        written: dict[int, tuple[int, MemoryCourse | None]] = {}
+        written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
         new: list[LiveOutput] = []
         for token in followed.keys() & running.keys():
             lines, text = running[token].output.so_far()
-            memory = running[token].current.memory_so_far()
-            written[token] = lines, memory
+            memory, steps = running[token].current.memory_so_far(), running[token].steps_under_way()
+            written[token] = lines, memory, steps
             before = self._written.get(token) if followed[token] else None
             if before != written[token]:
                 has_text = before is not None and before[0] == lines
-                new.append(LiveOutput(token, lines, None if has_text else text, memory))
+                new.append(LiveOutput(token, lines, None if has_text else text, memory, steps))
         if new:
             await self._session.run(store.write_output(self._worker, new))
         self._written = written

@@ -289,7 +289,7 @@ class Child:
         return data.decode("utf-8", "replace").replace("\0", "") or None
 
     def steps_under_way(self) -> str:
-        """The steps that it was in when it died."""
+        """The steps that it is in, or was in when it died."""
         data = os.pread(self.stack.fileno(), protocol.STEPS_UNDER_WAY_BYTES, 0)
         return data.partition(b"\0")[0].decode("utf-8", "replace")
 

@@ -2,7 +2,8 @@
 
 create or replace function outlive.watch(
   job uuid, number int default null, after bigint default 0,
-  out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean)
+  out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean,
+  out steps text)
 returns setof record language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- What this attempt of a job has said, and how its memory has changed: by default the one that runs, or else the
 -- last. No row: there is no such job.
@@ -32,6 +33,7 @@ begin
     if written.attempt = running then
       output := case when written.lines > after then written.output end;
       memory := written.memory;
+      steps := written.steps;
     else
       perform pg_notify('outlive', 'watch');
       asked := true;
