@@ -142,6 +142,8 @@ class KeptStep(msgspec.Struct, array_like=True):
     arguments: str | None
     took_s: float
     relaxed: bool = False
+    token: int = 0
+    """The attempt that has taken it. A thread of an earlier job in a warm child may send one too."""
 
 
 class Progress(Frame, tag=6):

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +65,47 @@ def flaky(file: str) -> int:
 @outlive.step(timeout="50ms")
 def slow() -> None:
     signal.pause()
+
+
+@outlive.step(timeout="1s")
+def slow_with_more_inside() -> None:
+    with_time()
+    signal.pause()
+
+
+@outlive.step(timeout="500ms")
+def with_time() -> None:
+    pass
+
+
+@outlive.step
+def quote(order: int, file: str) -> int:
+    note(file, f"quote {order}")
+    return order * 10
+
+
+@outlive.step
+def quote_first(file: str) -> int:
+    return quote(1, file)
+
+
+@outlive.step(attempts=3, backoff="1ms")
+def quote_flakily(file: str) -> int:
+    quoted = quote(1, file)
+    note(file, "tried")
+    if len(lines_of(file, "tried")) < 3:
+        raise ConnectionError("not yet")
+    return quoted
+
+
+@outlive.step
+def unkept(file: str) -> float:
+    note(file, "unkept")
+    return float("nan")
+
+
+def lines_of(file: str, begin: str) -> list[str]:
+    return [line for line in Path(file).read_text().splitlines() if line.startswith(begin)]
 
 
 def die_once(file: str, where: str) -> None:
@@ -169,9 +212,10 @@ def forge() -> list[str]:
     """Ask to keep what outlive's own code never sends."""
     channel = job_gateway.gateway
     assert channel is not None
+    token = outlive.current().token
     names = ("same", "same", "with \0", "x" * 5000)
-    bodies = [msgspec.msgpack.encode(KeptStep(name, b"1", None, 0.0, name == "same")) for name in names]
-    bodies += [b"garbage", msgspec.msgpack.encode(KeptStep("no json", b"{", None, 0.0))]
+    bodies = [msgspec.msgpack.encode(KeptStep(name, b"1", None, 0.0, name == "same", token)) for name in names]
+    bodies += [b"garbage", msgspec.msgpack.encode(KeptStep("no json", b"{", None, 0.0, token=token))]
     refused = []
     for body in bodies:
         try:
@@ -193,6 +237,62 @@ def flood(verb: str) -> None:
 @app.task(max_attempts=1)
 def late() -> None:
     slow()
+
+
+@app.task(max_attempts=1)
+def late_outside() -> None:
+    slow_with_more_inside()
+
+
+@app.task(backoff="1ms")
+def quotes(file: str) -> list[int]:
+    """Its second attempt does not run the code of `quote_first`."""
+    quoted = [quote_first(file), quote(2, file)]
+    die_once(file, "after quotes")
+    return quoted
+
+
+@app.task(backoff="1ms")
+def flaky_quote(file: str) -> int:
+    return quote_flakily(file)
+
+
+@app.task(max_attempts=1)
+def quotes_in_threads(file: str) -> list[int]:
+    together = threading.Barrier(2)
+
+    def quote_one(order: int) -> int:
+        together.wait()
+        return quote(order, file)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(quote_one, (1, 2)))
+
+
+@app.task(backoff="1ms")
+def returns_nan(file: str) -> None:
+    unkept(file)
+
+
+reading = threading.Event()
+
+
+@outlive.step
+def read(gate: str) -> str:
+    reading.set()
+    return Path(gate).read_text()
+
+
+@app.task(recycle_after=2)
+def leaves_a_step(file: str, *, behind: bool) -> None:
+    """The first job of its child leaves a thread behind, in a step that ends while the second job runs."""
+    if behind:
+        threading.Thread(target=read, args=(f"{file}.gate",), daemon=True).start()
+        reading.wait()
+        return
+    (thread,) = (one for one in threading.enumerate() if one is not threading.main_thread())
+    Path(f"{file}.gate").write_text("of the first job")
+    thread.join()
 
 
 @app.task(backoff="10ms")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import outlive
 from outlive import State, config, store
 from outlive.errors import JobFailed
 from tests.driving.jobs import attempts, finished
@@ -19,6 +20,7 @@ from tests.processes.durable import (
     changed,
     charge,
     crawl,
+    flaky_quote,
     flood,
     forge,
     fulfil,
@@ -26,10 +28,15 @@ from tests.processes.durable import (
     greedy,
     large,
     late,
+    late_outside,
+    leaves_a_step,
     page_by_page,
     patient,
     poll,
+    quotes,
+    quotes_in_threads,
     restart_wrongly,
+    returns_nan,
     ship,
     stubborn,
 )
@@ -92,6 +99,69 @@ def test_a_step_that_raises_is_called_again_and_one_that_takes_too_long_is_stopp
     assert again.result(timeout=30) == 3
     with pytest.raises(JobFailed, match=r"TimeoutError: the step slow took longer than 0.05 s"):
         long.result(timeout=30)
+
+
+def test_a_step_that_takes_too_long_is_stopped_whatever_steps_it_has_called(start, notes):
+    job = late_outside.enqueue()
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"the step slow_with_more_inside took longer than 1 s"):
+        job.result(timeout=30)
+
+
+def test_a_step_that_another_one_calls_has_its_name_whether_or_not_that_runs_again(start, notes, queue):
+    job = quotes.enqueue(str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == [10, 20]
+    assert lines(notes, "quote") == ["quote 1", "quote 2"]
+    names = ["quote", "quote_first", "quote_first > quote"]
+    assert queue.values("select name from outlive.steps order by name") == names
+
+
+def test_a_step_that_is_called_again_does_not_repeat_the_steps_that_it_has_called(start, notes):
+    job = flaky_quote.enqueue(str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == 10
+    assert lines(notes, "quote", "tried") == ["quote 1", "tried", "tried", "tried"]
+
+
+def test_two_threads_that_call_one_step_at_once_are_refused(start, notes):
+    job = quotes_in_threads.enqueue(str(notes))
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"two calls of the step quote are under way at once"):
+        job.result(timeout=30)
+
+
+def test_a_step_that_returns_what_can_not_be_kept_is_not_taken_again(start, notes):
+    job = returns_nan.enqueue(str(notes))
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"the step unkept can't be kept: the result is nan"):
+        job.result(timeout=30)
+    assert lines(notes, "unkept") == ["unkept"]
+
+
+def test_a_step_that_a_job_has_left_to_a_thread_is_not_kept_by_the_next_job(start, notes, queue):
+    first, second = (leaves_a_step.enqueue(str(notes), behind=behind) for behind in (True, False))
+    start(target=TARGET, slots=1)
+    assert [job.result(timeout=30) for job in (first, second)] == [None, None]
+    assert queue.count("steps") == 0
+
+
+def test_names_that_outlive_makes_itself_are_refused():
+    for name in ("page#2", "charge > pack", "", " page"):
+        with pytest.raises(outlive.ConfigError, match="name is"):
+            charge.named(name)
+    assert charge.named("issue #12a").label == "issue #12a"
+
+    def once() -> None: ...
+
+    with pytest.raises(outlive.ConfigError, match="a step can't be named once"):
+        outlive.step(once)
+
+
+def test_a_method_is_refused_as_a_step():
+    with pytest.raises((outlive.ConfigError, RuntimeError)) as raised:  # Python before 3.12 wraps it.
+        type("Shop", (), {"charge": charge})
+    assert "Shop.charge can't be a step" in str(raised.value.__cause__ or raised.value)
 
 
 def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start, notes):

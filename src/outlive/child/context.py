@@ -95,7 +95,8 @@ class Context:
         if self._journal is None:
             from outlive.child.journal import Journal  # Not at the top: few jobs have steps.
 
-            self._journal = Journal(self._run, self._channel)
+            made = Journal(self._run, self._channel)
+            self._journal = self._journal or made  # Another thread may have made one meanwhile.
         return self._journal
 
     @property

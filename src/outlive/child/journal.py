@@ -1,6 +1,7 @@
 """What a durable job has kept: the steps of its earlier attempts, and those of this one.
 
 A step is found by its name: that of its function, with a number from the second call on, or one that the job gives it.
+A step that another one calls is kept below that: `outer > inner`. So it has its name whether or not `outer` runs again.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from outlive.child.steps import BELOW
 from outlive.child.timer import time_limit
-from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze
-from outlive.protocol import MAX_STEP_BYTES, MAX_STEPS, KeptStep, Run
+from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
+from outlive.protocol import MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run
+from outlive.wire import NotJson
 
 if TYPE_CHECKING:
     from outlive.child.channel import Channel
@@ -29,6 +33,8 @@ MAX_ARGUMENTS_CHARS = 200
 _log = logging.getLogger("outlive.job")
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
+_inside: ContextVar[str] = ContextVar("_inside", default="")
+"""The step whose code runs. Tasks of asyncio inherit it, and threads don't."""
 
 
 class _Kept(NamedTuple):
@@ -38,10 +44,11 @@ class _Kept(NamedTuple):
 
 class Journal:
     def __init__(self, run: Run, channel: Channel) -> None:
-        self._channel = channel
+        self._token, self._channel = run.token, channel
         self._kept = _earlier(run, channel)
         self._bytes = sum(len(one.value) for one in self._kept.values())
-        self._calls: Counter[str] = Counter()
+        self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """How often each step was called, by the step that calls it."""
         self._under_way: dict[str, str] = {}
         """The names of the steps that are under way, by what they have without a number."""
 
@@ -53,7 +60,7 @@ class Journal:
             began = time.monotonic()
             for pause_s in _pauses(step):
                 try:
-                    with time_limit(step.timeout_s, name):
+                    with self._code_of(name), time_limit(step.timeout_s, name):
                         value = step.function(*args, **kwargs)
                     break
                 except Exception as error:
@@ -71,8 +78,9 @@ class Journal:
             began = time.monotonic()
             for pause_s in _pauses(step):
                 try:
-                    async with asyncio.timeout(step.timeout_s):
-                        value = await step.function(*args, **kwargs)
+                    with self._code_of(name):
+                        async with asyncio.timeout(step.timeout_s):
+                            value = await step.function(*args, **kwargs)
                     break
                 except Exception as error:
                     if pause_s is None or _is_decided(error):
@@ -90,15 +98,19 @@ class Journal:
 
         A second call without a name of its own must wait until the first one is kept.
         """
-        base = step.name if step.label is None else f"{step.name}:{step.label}"
+        outer = _inside.get()
+        base = (outer and f"{outer}{BELOW}") + (step.name if step.label is None else f"{step.name}:{step.label}")
         if base in self._under_way:
             raise OutliveError(
                 f"two calls of the step {base} are under way at once, so their order is not known when the job runs"
                 f' again: give each a name, as in {step.name}.named("page-7")(…)'
             )
         found: _Kept | None = None
-        self._calls[base] += 1
-        name = base if self._calls[base] == 1 else f"{base}#{self._calls[base]}"
+        calls = self._calls[outer]
+        calls[base] += 1
+        name = base if calls[base] == 1 else f"{base}#{calls[base]}"
+        if len(name.encode()) > MAX_STEP_CHARS:
+            raise OutliveError(f"the name of the step {name[:100]}… has more than {MAX_STEP_CHARS:,} bytes")
         self._under_way[base] = name
         try:
             given = _described(step, args, kwargs)
@@ -110,6 +122,16 @@ class Journal:
             del self._under_way[base]
             if found is None:
                 self._channel.note_steps(self._under_way.values())
+
+    @contextmanager
+    def _code_of(self, name: str) -> Iterator[None]:
+        """The code of a step. If it runs again, what it calls has the same names as before."""
+        self._calls.pop(name, None)
+        before = _inside.set(name)
+        try:
+            yield
+        finally:
+            _inside.reset(before)
 
     def has(self, name: str) -> bool:
         """Whether an earlier attempt has kept a step under this name."""
@@ -123,14 +145,17 @@ class Journal:
         return found
 
     def _keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> object:
-        encoded = step.codec.encode_result(value)
+        try:
+            encoded = step.codec.encode_result(value)
+        except NotJson as error:  # The step would be taken again, and refused again.
+            raise Fail(f"the step {name} can't be kept: {error}") from None
         self._bytes += len(encoded)
         if len(self._kept) >= MAX_STEPS or self._bytes > MAX_STEP_BYTES:
             raise Fail(
                 f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
                 " of values. Let it enqueue further jobs, or keep addresses in place of data"
             )
-        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed))
+        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed, self._token))
         self._kept[name] = _Kept(kept, given)
         return value if kept == encoded else step.codec.decode_result(kept)
 
@@ -167,8 +192,8 @@ def _pauses(step: Step[..., Any]) -> Iterator[float | None]:
 
 
 def _is_decided(error: Exception) -> bool:
-    """Whether this exception says how the whole job ends."""
-    return isinstance(error, Cancel | Fail | Retry | Snooze)
+    """Whether this exception says how the whole job ends, or that its attempt has ended already."""
+    return isinstance(error, Cancel | Fail | Retry | Snooze | StaleAttempt)
 
 
 def _note_retry(name: str, error: Exception, pause_s: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from outlive.child.context import Context
     from outlive.child.journal import Journal
 
+BELOW = " > "
+"""Stands between the name of a step and that of one that it calls."""
+RESERVED = frozenset({"sleep", "receive", "once"})
+_MADE = re.compile(rf"{BELOW}|#\d+$")
+"""What is in the names that the journal makes, so not in those that jobs give."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -50,7 +56,14 @@ class Step(Generic[P, R]):
         """The same step under a name of its own, for calls whose order may change, or that run at once."""
         other = copy(self)
         other.label = validation.identifier("name", label)
+        if _MADE.search(label):
+            raise validation.refused(
+                "name", label, f"a text without {BELOW!r}, and without '#' and a number at its end"
+            )
         return other
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise ConfigError(f"{owner.__qualname__}.{name} can't be a step: write a function outside of the class")
 
 
 def _journal() -> Journal | None:
@@ -92,6 +105,10 @@ def step(
             raise ConfigError(f"{made_of!r} can't be a step: write a function with a name")
         if inspect.isgeneratorfunction(made_of) or inspect.isasyncgenfunction(made_of):
             raise ConfigError(f"{made_of.__qualname__} can't be a step: a generator returns nothing that can be kept")
+        if made_of.__name__ in RESERVED:
+            raise ConfigError(
+                f"a step can't be named {made_of.__name__}: outlive keeps waits and effects under this name"
+            )
         return Step(
             made_of, name=made_of.__name__, attempts=tries, backoff_s=backoff_s, timeout_s=timeout_s, relaxed=relaxed
         )

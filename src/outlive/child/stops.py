@@ -34,6 +34,11 @@ def last_signal() -> int:
     return _signal
 
 
+def depth() -> int:
+    """How many blocks of outlive's own code are under way."""
+    return _holds
+
+
 class _Held:
     """`Stopped` is not raised in this block. If a signal comes, it is raised at the end."""
 

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from outlive.child import stops
 from outlive.errors import OutliveError
+
+AGAIN_S = 0.01
+"""When an alarm comes again that has come in outlive's own code, which it must not interrupt."""
 
 
 @contextmanager
 def time_limit(seconds: float | None, name: str) -> Iterator[None]:
-    """Python code is interrupted. Native code that does not return is ended by the timeout of its task."""
-    if seconds is None:
+    """Python code is interrupted. Native code that does not return is ended by the timeout of its task.
+
+    An alarm that comes sooner, such as that of a step that calls this one, stays in place.
+    """
+    if seconds is not None and threading.current_thread() is not threading.main_thread():
+        raise OutliveError(f"the step {name} has a timeout, so it can be called in a job's main thread only")
+    if seconds is None or 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         yield
         return
-    if threading.current_thread() is not threading.main_thread():
-        raise OutliveError(f"the step {name} has a timeout, so it can be called in a job's main thread only")
+    depth, began = stops.depth(), time.monotonic()
 
     def expired(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"the step {name} took longer than {seconds:g} s")
+        if stops.depth() > depth:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            raise TimeoutError(f"the step {name} took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    left_s, every_s = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), AGAIN_S), every_s)

@@ -48,15 +48,15 @@ class StepWriter:
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
-        if not child.given:
-            child.answer(_refusal(call, StaleAttempt("this process runs no job")))
-            return
         try:
             given = _decoder.decode(call.body)
             if given.value is not None:
                 wire.check(given.value)
         except (msgspec.MsgspecError, wire.NotJson) as error:
             child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
+            return
+        if not child.runs(given.token):
+            child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
             return
         self._asked.append(_Asked(child, call, child.current.job, given))
         self._some.set()
