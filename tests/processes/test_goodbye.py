@@ -33,7 +33,7 @@ class Unwritten:
         self.outbox = Outbox(WORKER, self.session.url, leases, Wakeup())
         self.progress = ProgressWriter(WORKER, self.session, self.outbox, StepWriter(WORKER, self.session))
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
-        self.sources = SourceOutcomes()
+        self.sources = SourceOutcomes(self.session)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Services:
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, url, leases, wake)
-        self.sources = SourceOutcomes()
+        self.sources = SourceOutcomes(hot)
         self.steps = StepWriter(me.id, stepping := Session(url))
         self.progress = ProgressWriter(me.id, session, outbox, self.steps)
         self.end_lines = EndLines(me.id, session)
@@ -94,7 +94,7 @@ class Services:
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.followed_output = FollowedOutput(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
-        self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
+        self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.choice.suspect, wake=wake)
         self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run, lambda: db.named(url))
         self.sessions = (hot, session, firing, stepping, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 

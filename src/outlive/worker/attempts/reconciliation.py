@@ -48,15 +48,18 @@ class Reconciliation:
             self._unsure = True
             raise
 
-    @property
-    def due(self) -> bool:
-        overdue = time.monotonic() - self._done_at > self._every_s
-        return self._unsure or overdue or self._done_in != self._session.generation
-
-    def done(self, asked_at: float) -> None:
+    async def run_if_due(self) -> list[Claimed]:
+        """The attempts that this worker did not know of, if it is time to ask: the answer to their claim was lost."""
+        await self._session.connect()
+        asked_at = time.monotonic()
+        overdue = asked_at - self._done_at > self._every_s
+        if not self._unsure and not overdue and self._done_in == self._session.generation:
+            return []
+        unknown = await self._run()
         self._unsure, self._done_at, self._done_in = False, asked_at, self._session.generation
+        return unknown
 
-    async def run_once(self) -> list[Claimed]:
+    async def _run(self) -> list[Claimed]:
         """Drop what the database does not have, and return the attempts that this worker did not know of."""
         known = set(self._leases.tokens)
         held, unreadable = await self._read_held()

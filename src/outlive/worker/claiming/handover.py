@@ -9,6 +9,7 @@ from outlive import store
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed, Kept
 from outlive.worker.attempts.leases import Leases
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import Sleep
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
@@ -18,22 +19,31 @@ _IN_ORDER = attrgetter("priority", "ready_at")
 
 class Handover:
     def __init__(
-        self, worker: UUID, session: Session, sleep: Sleep, *, slots: Slots, leases: Leases, tallies: Tallies | None
+        self,
+        worker: UUID,
+        session: Session,
+        sleep: Sleep,
+        *,
+        slots: Slots,
+        leases: Leases,
+        tallies: Tallies | None,
+        bounds: Bounds,
     ) -> None:
         self._worker, self._session, self._sleep = worker, session, sleep
-        self._slots, self._leases, self._tallies = slots, leases, tallies
+        self._slots, self._leases, self._tallies, self._bounds = slots, leases, tallies, bounds
 
-    async def begin(self, claimed: list[Claimed], *, asked_at: float, begun: bool) -> None:
+    async def begin(self, claimed: list[Claimed], *, since: float, begun: bool) -> None:
         """Give claimed jobs to the slots. `begun`: the database counts them as begun.
 
-        Leases count from before the claim, so this worker never trusts one for longer than the database does.
+        Leases count from `since`, before the claim: this worker never trusts one for longer than the database does.
         """
         if not (jobs := await self._without_known_killers(claimed)):
             return
         kept = await self._kept(jobs)
-        self._leases.hold((job.token for job in jobs), since=asked_at)
+        self._leases.hold((job.token for job in jobs), since=since)
+        self._bounds.count(len(jobs))
         if self._tallies is not None:
-            self._tallies.claimed(jobs, asked_at)
+            self._tallies.claimed(jobs, since)
         self._slots.accept(sorted(jobs, key=_IN_ORDER), kept, marked=begun)
         await self._sleep.interrupt()
 

@@ -36,7 +36,8 @@ class SourcedClaim:
 class SourceOutcomes:
     """How calls of sources went, until the sources' breakers and rates have counted them."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._outcomes: list[tuple[str, int | None, bool | None]] = []
         self._not_before = 0.0
 
@@ -44,14 +45,14 @@ class SourceOutcomes:
         if source and end.source_ok is not None:
             self._outcomes.append((source, end.token, end.source_ok))
 
-    async def write_once_due(self, session: Session) -> None:
+    async def write_if_due(self) -> None:
         if self._outcomes and time.monotonic() > self._not_before:
-            await self.write(session)
+            await self.write()
 
-    async def write(self, session: Session) -> None:
+    async def write(self) -> None:
         """Count what can be counted now. Outcomes of locked sources stay, at most the newest 10,000."""
         written = list(self._outcomes)
-        uncounted = await session.run(store.count_outcomes(written, patient=False))
+        uncounted = await self._session.run(store.count_outcomes(written, patient=False))
         left = [written[n - 1] for n in uncounted] + self._outcomes[len(written) :]
         self._outcomes = left[-MAX_OUTCOMES:]
         self._not_before = time.monotonic() + (AGAIN_S if uncounted else 0.0)

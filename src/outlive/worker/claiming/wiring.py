@@ -9,6 +9,7 @@ from outlive.metrics.tallies import Tallies
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.claiming.bounds import Bounds
+from outlive.worker.claiming.choice import Choice
 from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.handover import Handover
@@ -37,18 +38,23 @@ def claim_loop(
     finder = LaneFinder(session, wake, slots, config.queues)
     ends = EndAndClaim(worker, session, outbox, finder.lanes)
     sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
-    return ClaimLoop(
-        session=session,
+    reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)
+    choice = Choice(
         slots=slots,
         outbox=outbox,
-        wake=wake,
+        lanes=finder.lanes,
         bounds=bounds,
-        finder=finder,
-        end_and_claim=ends,
-        sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
+        reconciliation=reconciliation,
         suspect=SuspectClaim(worker, config, session, slots, finder),
+        sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
+        end_and_claim=ends,
+    )
+    return ClaimLoop(
+        wake=wake,
+        reconciliation=reconciliation,
         outcomes=sources,
-        reconciliation=Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox),
-        handover=Handover(worker, session, sleep, slots=slots, leases=leases, tallies=tallies),
+        finder=finder,
+        choice=choice,
+        handover=Handover(worker, session, sleep, slots=slots, leases=leases, tallies=tallies, bounds=bounds),
         sleep=sleep,
     )

@@ -140,7 +140,7 @@ async def say_goodbye(
     Each must be answered soon, see `Stop._say_goodbye`: `session` waits for no lock.
     """
     await progress.write()
-    await sources.write(session)
+    await sources.write()
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
     for end in outbox.slow.pending.values():
         with contextlib.suppress(psycopg.Error):  # Nothing is written, and the job runs again.
