@@ -2623,6 +2623,18 @@ end $$;
 -- What becomes of the steps of a job as a whole: operators drop or replace some, and a job drops its own.
 -- OL003: it can't be done, and the message says why.
 
+create or replace function outlive.forgives_kills(job uuid) returns boolean language sql stable as $$
+-- Whether a new step sets the crashes and losses of its job to zero. A job of many steps may kill at some of them.
+-- One that kills in every attempt, after a step, would never be caught: from its tenth kill on, and while it has
+-- kept fewer than ten steps for each, it must end within max_crashes and max_losses.
+select k.kills < 10 or k.kills * 10 <= s.kept
+from (select count(*) as kept, min(s.attempt) as first from outlive.steps s where s.job_id = job) s, lateral (
+  select count(*) as kills from (
+    select a.* from outlive.attempts a where a.job_id = job and a.attempt >= s.first
+    order by a.attempt desc limit 100) a
+  where a.outcome in ('crashed', 'out_of_memory', 'lost') and a.loss is distinct from 'taken back') k;
+$$;
+
 create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
 -- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
 -- a step: this one and all that were kept after it are dropped. Returns how many.

@@ -5,14 +5,16 @@
 -- name: keep_steps
 -- Keep the steps of attempts that run in this worker, and return what is kept under each name: if another attempt
 -- was first, its value. So two attempts of a job never go on from different values, and that needs no lock.
--- A job without a row: the attempt has ended. A step sets its job's failures, crashes and losses to zero.
+-- A job without a row: the attempt has ended. A step sets its job's failures to zero, and its crashes and losses
+-- too, unless the job kills at nearly every step.
 with given as materialized (
   select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
   from unnest(:tokens::bigint[], :names::text[], :values::json[], :arguments::text[], :tooks_s::double precision[])
       with ordinality g(token, name, value, arguments, took_s, n)
     join outlive.running r on r.token = g.token and r.worker = :worker::uuid),
 forgiven as (
-  update outlive.running r set failures = 0, crashes = 0, losses = 0
+  update outlive.running r set failures = 0, (crashes, losses) = (
+    select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
   where r.token = any(array(select g.token from given g where g.counted > 0)))
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
 select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
