@@ -1,8 +1,9 @@
 """Every state of a job, and every legal transition with the SQL statement that makes it, on one page.
 
 A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. What a worker does to a running
-job is fenced by the attempt. An event that is not legal in a state changes nothing. The tests try every event in every
-state and compare with this page, and tools/docs makes docs/reference/states.md from it.
+job is fenced by the attempt. An event that is not legal in a state changes nothing: tests/store/test_transitions.py
+tries every event in every state, and compares what the SQL does with this page. tools/docs makes
+docs/reference/states.md from it.
 """
 
 from enum import StrEnum
@@ -42,7 +43,7 @@ FAULTS = frozenset(Outcome) - {Outcome.SUCCEEDED, Outcome.RELEASED, Outcome.CANC
 class Transition(NamedTuple):
     event: str
     before: tuple[State | None, ...]  # None: there is no job
-    after: tuple[State | None, ...]
+    after: State | None
     statement: str
     when: str
 
@@ -51,83 +52,99 @@ PENDING, RETRYABLE, RUNNING, BLOCKED, QUARANTINED, SUCCEEDED, FAILED, CANCELLED 
 FINISHED = frozenset({SUCCEEDED, FAILED, CANCELLED})
 OVER = FINISHED | {QUARANTINED}
 """A client that waits for the result waits no longer: a quarantined job goes on only if a person releases it."""
+ASKED_TO_CANCEL = "It ends so after an operator has asked to cancel it."
 
 # fmt: off
 TRANSITIONS = (
     # A client enqueues a job.
-    Transition("enqueue", (None,), (PENDING,), "enqueue", "A client enqueues the job."),
-    Transition("enqueue_after", (None,), (BLOCKED,), "enqueue", "A client enqueues it to wait for other jobs."),
-    Transition("enqueue_after", (None,), (CANCELLED,), "enqueue",
+    Transition("enqueue", (None,), PENDING, "enqueue", "A client enqueues the job."),
+    Transition("enqueue_after", (None,), BLOCKED, "enqueue", "A client enqueues it to wait for other jobs."),
+    Transition("enqueue_after", (None,), CANCELLED, "enqueue",
         "One of these jobs has already ended without success, and the new one has `on_failure=cancel`."),
 
     # The jobs that it waits for end.
-    Transition("unblock", (BLOCKED,), (PENDING,), "end_and_claim",
+    Transition("unblock", (BLOCKED,), PENDING, "end_and_claim",
         "The last of these jobs succeeds. With `on_failure=proceed` it may end in any way."),
-    Transition("abandon", (BLOCKED,), (CANCELLED,), "end_and_claim",
+    Transition("abandon", (BLOCKED,), CANCELLED, "end_and_claim",
         "One of these jobs ends without success, and this one has `on_failure=cancel`."),
 
     # A worker claims it.
-    Transition("claim", (PENDING, RETRYABLE), (RUNNING,), "end_and_claim",
+    Transition("claim", (PENDING, RETRYABLE), RUNNING, "end_and_claim",
         "A worker takes it. If it has a source, the statement is `claim_sourced`."),
-    Transition("claim", (RETRYABLE,), (QUARANTINED,), "end_and_claim",
+    Transition("claim", (RETRYABLE,), QUARANTINED, "end_and_claim",
         "Its task's `max_crashes` was lowered, and it has crashed that often: it is not started."),
-    Transition("claim_suspect", (PENDING,), (RUNNING,), "claim_suspect",
+    Transition("claim_suspect", (PENDING,), RUNNING, "claim_suspect",
         "It is a suspect, and a worker with nothing else to do takes it."),
-    Transition("claim_suspect", (PENDING,), (QUARANTINED,), "claim_suspect",
+    Transition("claim_suspect", (PENDING,), QUARANTINED, "claim_suspect",
         "It is a suspect, and has crashed as often as a lowered `max_crashes` allows: it is not started."),
-    Transition("convict", (RUNNING,), (QUARANTINED, CANCELLED), "convict",
+    Transition("convict", (RUNNING,), QUARANTINED, "convict",
         "Other jobs with the same task and arguments have reached `max_crashes`: it is not started."),
-    Transition("renew", (RUNNING,), (RUNNING,), "renew", "Its worker renews the lease."),
+    Transition("renew", (RUNNING,), RUNNING, "renew", "Its worker renews the lease."),
 
-    # Its worker reports the end. If an operator has asked to cancel the job, any end without a result does so.
-    Transition("succeed", (RUNNING,), (SUCCEEDED,), "end_and_claim",
+    # Its worker reports the end.
+    Transition("succeed", (RUNNING,), SUCCEEDED, "end_and_claim",
         "Its function returned, and it has neither records nor spawned jobs."),
-    Transition("complete", (RUNNING,), (SUCCEEDED,), "complete_with_records",
+    Transition("complete", (RUNNING,), SUCCEEDED, "complete_with_records",
         "It has records or spawned jobs, or it ended in its own transaction."),
-    Transition("fail", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
-        "Its function raised. It is retried, or fails at `max_attempts` or by `Fail`."),
-    Transition("time_out", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
-        "It took too long or stalled. It is retried, or fails at `max_attempts`."),
-    Transition("exhaust", (RUNNING,), (RETRYABLE, FAILED, CANCELLED), "end_and_claim",
-        "Its function raised MemoryError. It is retried, or fails at `max_attempts`."),
-    Transition("overrun", (RUNNING,), (RETRYABLE, QUARANTINED, CANCELLED), "end_and_claim",
-        "It was killed for its memory. It is retried, or quarantined at `max_crashes`."),
-    Transition("crash", (RUNNING,), (RETRYABLE, QUARANTINED, CANCELLED), "end_and_claim",
-        "Its process died. It is retried, or quarantined at `max_crashes`."),
-    Transition("hand_back", (RUNNING,), (PENDING, RETRYABLE, CANCELLED), "end_and_claim",
-        "Its worker drains or reloads, or its source's breaker is open."),
-    Transition("restart", (RUNNING,), (PENDING, CANCELLED), "restart",
+    Transition("fail", (RUNNING,), RETRYABLE, "end_and_claim", "Its function raised."),
+    Transition("fail", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`, or by `Fail`."),
+    Transition("time_out", (RUNNING,), RETRYABLE, "end_and_claim", "It took too long or stalled."),
+    Transition("time_out", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`."),
+    Transition("exhaust", (RUNNING,), RETRYABLE, "end_and_claim", "Its function raised MemoryError."),
+    Transition("exhaust", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`."),
+    Transition("overrun", (RUNNING,), RETRYABLE, "end_and_claim", "It was killed for its memory."),
+    Transition("overrun", (RUNNING,), QUARANTINED, "end_and_claim", "The same, for the last of `max_crashes` times."),
+    Transition("crash", (RUNNING,), RETRYABLE, "end_and_claim", "Its process died."),
+    Transition("crash", (RUNNING,), QUARANTINED, "end_and_claim", "The same, for the last of `max_crashes` times."),
+    Transition("hand_back", (RUNNING,), PENDING, "end_and_claim",
+        "Its worker drains or reloads, or its source's breaker is open. The attempt does not count."),
+    Transition("hand_back", (RUNNING,), RETRYABLE, "end_and_claim", "The same, and an earlier attempt has failed."),
+    Transition("restart", (RUNNING,), PENDING, "restart",
         "It wants to begin again with new arguments: it has called `restart`."),
-    Transition("stop", (RUNNING,), (CANCELLED,), "end_and_claim",
+    Transition("stop", (RUNNING,), CANCELLED, "end_and_claim",
         "Its worker stopped it because an operator asked for that, or its function raised `Cancel`."),
 
     # The reaper finds it.
-    Transition("expire", (RUNNING,), (PENDING, RETRYABLE, QUARANTINED, FAILED, CANCELLED), "expire",
-        "Its lease expired. The attempt is lost, which counts against `max_losses`."),
-    Transition("reap", (RUNNING,), (PENDING, RETRYABLE, QUARANTINED, FAILED, CANCELLED), "reap",
-        "Its worker died, and the attempt is lost. If the worker stopped and left it, the attempt is released."),
-    Transition("quarantine", (RETRYABLE,), (QUARANTINED,), "quarantine_killers",
+    Transition("expire", (RUNNING,), PENDING, "expire", "Its lease expired, and the attempt is lost."),
+    Transition("expire", (RUNNING,), RETRYABLE, "expire", "The same, and an earlier attempt has failed."),
+    Transition("expire", (RUNNING,), QUARANTINED, "expire", "The same, and its losses convict it (`max_losses`)."),
+    Transition("expire", (RUNNING,), FAILED, "expire", "The same, and it has `on_worker_death=fail`."),
+    Transition("reap", (RUNNING,), PENDING, "reap",
+        "Its worker died: the attempt is lost. Or its worker stopped and left it: the attempt is released."),
+    Transition("reap", (RUNNING,), RETRYABLE, "reap", "The same, and an earlier attempt has failed."),
+    Transition("reap", (RUNNING,), QUARANTINED, "reap", "Its worker died, and its losses convict it (`max_losses`)."),
+    Transition("reap", (RUNNING,), FAILED, "reap", "Its worker died, and it has `on_worker_death=fail`."),
+    Transition("quarantine", (RETRYABLE,), QUARANTINED, "quarantine_killers",
         "Its task's `max_crashes` was lowered, and it has crashed that often."),
 
+    # It ends without a result, after an operator has asked to cancel it.
+    *(Transition(event, (RUNNING,), CANCELLED, "end_and_claim", ASKED_TO_CANCEL)
+        for event in ("fail", "time_out", "exhaust", "overrun", "crash", "hand_back")),
+    *(Transition(event, (RUNNING,), CANCELLED, event, ASKED_TO_CANCEL)
+        for event in ("restart", "convict", "expire", "reap")),
+
     # An operator acts on it.
-    Transition("cancel", (PENDING, RETRYABLE, BLOCKED, QUARANTINED), (CANCELLED,), "cancel",
-        "An operator cancels it."),
-    Transition("cancel", (RUNNING,), (RUNNING,), "cancel", "An operator asks its worker to stop it."),
-    Transition("retry", (FAILED, CANCELLED, RETRYABLE), (PENDING,), "retry",
+    Transition("cancel", (PENDING, RETRYABLE, BLOCKED, QUARANTINED), CANCELLED, "cancel", "An operator cancels it."),
+    Transition("cancel", (RUNNING,), RUNNING, "cancel", "An operator asks its worker to stop it."),
+    Transition("retry", (FAILED, CANCELLED, RETRYABLE), PENDING, "retry",
         "An operator retries it. All of its counters become zero."),
-    Transition("rerun", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED, RETRYABLE), (PENDING,), "rerun",
+    Transition("rerun", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED, RETRYABLE), PENDING, "rerun",
         "An operator lets it begin again at a step that it has kept. All of its counters become zero."),
-    Transition("repeat", (SUCCEEDED,), (SUCCEEDED,), "repeat",
+    Transition("repeat", (SUCCEEDED,), SUCCEEDED, "repeat",
         "An operator runs it again: a new job, which is pending, has its task, its arguments and its options."),
-    Transition("release", (QUARANTINED, BLOCKED), (PENDING, RETRYABLE), "release",
+    Transition("release", (QUARANTINED, BLOCKED), PENDING, "release",
         "An operator releases it. Its crashes and losses become zero."),
-    Transition("block", (PENDING, RETRYABLE), (BLOCKED,), "block", "An operator blocks it."),
-    Transition("prune", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED), (None,), "prune_jobs",
+    Transition("release", (QUARANTINED, BLOCKED), RETRYABLE, "release", "The same, and an earlier attempt has failed."),
+    Transition("block", (PENDING, RETRYABLE), BLOCKED, "block", "An operator blocks it."),
+    Transition("prune", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED), None, "prune_jobs",
         "An operator deletes it. Finished jobs are also deleted by the reaper, with `prune_finished`."),
 )
 # fmt: on
 
 
 def legal(event: str, before: State | None) -> tuple[State | None, ...]:
-    """The states that an event can lead to from this one; empty if it changes nothing."""
-    return tuple(a for t in TRANSITIONS if t.event == event and before in t.before for a in t.after)
+    """The states that an event can lead to from this one; empty if it changes nothing.
+
+    Commands and pages offer a verb by it (operations/verbs.py), and the tests hold the SQL against it.
+    """
+    return tuple(t.after for t in TRANSITIONS if t.event == event and before in t.before)

@@ -26,7 +26,7 @@ def test_there_are_five_states_and_three_more():
         *("pending", "running", "retryable", "succeeded", "failed"),
         *("blocked", "quarantined", "cancelled"),
     }
-    named = {state for one in TRANSITIONS for state in (*one.before, *one.after)}
+    named = {state for one in TRANSITIONS for state in (*one.before, one.after)}
     assert named == {*State, None}
 
 

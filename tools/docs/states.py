@@ -1,7 +1,5 @@
 """docs/reference/states.md: the table of transitions and their diagram, made from `outlive.states`."""
 
-import itertools
-
 from outlive.states import TRANSITIONS, State
 
 
@@ -9,15 +7,18 @@ def as_markdown() -> str:
     """docs/reference/states.md."""
     arrows: dict[tuple[State | None, State | None], dict[str, None]] = {}
     for t in TRANSITIONS:
-        for pair in itertools.product(t.before, t.after):
-            arrows.setdefault(pair, {})[t.event] = None
+        for before in t.before:
+            arrows.setdefault((before, t.after), {})[t.event] = None
     diagram = [f"    {a or '[*]'} --> {b or '[*]'}: {', '.join(events)}" for (a, b), events in arrows.items()]
-    rows = [f"| {t.event} | {_names(t.before)} | {_names(t.after)} | `{t.statement}` | {t.when} |" for t in TRANSITIONS]
+    rows = [
+        f"| {t.event} | {', '.join(map(_name, t.before))} | {_name(t.after)} | `{t.statement}` | {t.when} |"
+        for t in TRANSITIONS
+    ]
     return _PAGE.format(diagram="\n".join(diagram), rows="\n".join(rows))
 
 
-def _names(states: tuple[State | None, ...]) -> str:
-    return ", ".join(state or "(none)" for state in states)
+def _name(state: State | None) -> str:
+    return state or "(none)"
 
 
 _PAGE = """\
