@@ -92,6 +92,22 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_stays(dashboar
     assert queue.value("select count(*) from outlive.jobs") == 0
 
 
+def test_a_value_never_takes_the_place_of_one_that_is_missing_before_it(dashboard, queue):
+    def resize(width: int = 1, height: int = 2, depth: int = 3, /) -> None: ...
+
+    queue.register_task(name="shop.resize", signature=Codec("shop.resize", resize).parameters())
+    assert wrong(send(dashboard, "shop.resize", depth="7")) == {
+        "arg.height": "give a value: depth can only be given after it"
+    }
+    send(dashboard, "shop.resize", width="4", height="5")
+    assert queue.value("select args from outlive.jobs") == {"*": [4, 5]}
+
+
+def test_a_priority_of_thousands_of_digits_is_refused(dashboard, queue):
+    register(queue)
+    assert "priority" in wrong(send(dashboard, "shop.many", page="a", times="1", priority="9" * 5000))
+
+
 @pytest.mark.parametrize("signature", [None, ()])
 def test_a_task_that_no_worker_has_described_has_no_form(dashboard, queue, signature):
     queue.register_task(name="shop.many", signature=signature)

@@ -94,7 +94,7 @@ def step(
 
     `attempts` and `backoff`: how often it is called if it raises, and how long to wait before the second call; the wait
     doubles each time. `timeout`: how long a call may take. `relaxed`: the job goes on before the step is in the
-    database, and the step may be lost with its machine.
+    database, and the step may be lost with its worker.
     """
     tries = validation.count("attempts", attempts, most=1000)
     backoff_s = validation.seconds("backoff", backoff)

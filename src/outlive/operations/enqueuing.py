@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from string import digits
 from typing import Any, TypeVar
 
 import msgspec
@@ -66,17 +68,21 @@ def request(task: Mapping[str, Any], typed: Mapping[str, str], by: By) -> JobReq
             return None
 
     queue = read("queue", lambda text: identifier("queue", text))
-    priority = read("priority", lambda text: parse_priority("priority", int(text) if text.isdecimal() else text))
+    priority = read("priority", lambda text: parse_priority("priority", int(text) if text in [*digits] else text))
     delay_s = read("delay", lambda text: seconds("delay", text))
     signature = signature_of(task)
     given = {one.name: read(field_of(one), _parser(one)) for one in signature}
     for one in signature:
         if one.required and given[one.name] is None:
             wrong.setdefault(field_of(one), "give a value: it has no default")
+    in_order = [one for one in signature if one.positional]
+    for one, later in pairwise(in_order):
+        if given[later.name] is not None and given[one.name] is None:
+            wrong.setdefault(field_of(one), f"give a value: {later.name} can only be given after it")
     if wrong:
         raise BadFields(wrong)
     args: dict[str, Any] = {one.name: given[one.name] for one in signature if not one.positional}
-    args[POSITIONAL] = [given[one.name] for one in signature if one.positional and given[one.name]]
+    args[POSITIONAL] = [given[one.name] for one in in_order if given[one.name]]
     args = {name: value for name, value in args.items() if value}
     data = msgspec.json.encode(args)
     return JobRequest(by.entry, task["name"], data, queue=queue, priority=priority, delay_s=delay_s)
