@@ -124,3 +124,8 @@ def test_nothing_is_changed_by_any_of_this(cli, queue):
     refused(cli, "retry", "--all", code=2, says="this is not a terminal, so nothing was changed; give --yes")
     assert cli("show", str(failed), "--json").json["state"] == "failed"
     assert queue.value("select count(*) from outlive.audit") == 0
+
+
+@pytest.mark.parametrize("words", [("jobs", "--task"), ("records", "--key"), ("schedules", "pause"), ("reload",)])
+def test_a_word_that_is_not_utf_8(cli, words):
+    refused(cli, *words, "\udcff", code=2, says="is not text in UTF-8")

@@ -140,7 +140,8 @@ def test_a_running_attempt_gets_a_supplied_value_and_none_that_replaces_what_it_
 def test_a_value_that_no_job_could_keep_is_refused(queue):
     job = queue.make_finished(Outcome.FAILED)
     assert "at most 10,000 steps and 16,777,216 bytes" in refusal(queue, supply(job, "large", "x" * 17_000_000))
-    assert "1 to 1000 characters" in refusal(queue, supply(job, "", 1))
+    for name in ("", "".join(map(chr, range(0x4E00, 0x4E00 + 900)))):
+        assert "1 to 1000 bytes" in refusal(queue, supply(job, name, 1))
     assert "nested more than 500 levels deep" in refusal(
         queue, store.supply(job, "deep", b"[" * 600 + b"]" * 600, "anna", replacing=False)
     )

@@ -297,6 +297,9 @@ def reported(*, debug: bool) -> Iterator[None]:
         _complain(str(error), debug=debug, below=error.traceback if isinstance(error, errors.AppNotFound) else "")
         codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
         raise typer.Exit(next(codes, 1)) from None
+    except UnicodeEncodeError as error:  # Of a word on the command line, or of a variable.
+        _complain(f"{error.object[:100]!r} is not text in UTF-8", debug=debug)
+        raise typer.Exit(2) from None
     except Exception as error:
         _complain(
             f"this is a bug in outlive: {type(error).__name__}: {error}; --debug prints the traceback", debug=debug

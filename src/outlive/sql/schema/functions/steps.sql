@@ -58,7 +58,7 @@ begin
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
   perform outlive.refuse_unless(
-    length(step) between 1 and 1000, 'the name of a step has 1 to 1000 characters');
+    octet_length(step) between 1 and 1000, 'the name of a step has 1 to 1000 bytes');
   perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
   perform outlive.refuse_unreadable('the value', value);
   perform outlive.refuse_unless(
