@@ -16,10 +16,21 @@ if (process.send) runJob()
 else await work()
 
 function runJob() {
+  const asked = []
+  const ask = (question) =>
+    new Promise((resolve, reject) => process.send({ asks: asked.push({ resolve, reject }) - 1, ...question }))
+  let kept
+  const step = async (name, run) => {
+    const known = await (kept ??= ask({}).then((rows) => new Map(rows)))
+    if (!known.has(name)) known.set(name, await ask({ name, value: JSON.stringify((await run()) ?? null) }))
+    return known.get(name)
+  }
+
   process.once('disconnect', () => process.exit(1)) // The worker is dead.
-  process.once('message', async ({ task, args }) => {
+  process.on('message', async ({ task, args, answers, value, error }) => {
+    if (answers !== undefined) return error ? asked[answers].reject(new Error(error)) : asked[answers].resolve(value)
     const end = await Promise.resolve(args)
-      .then(tasks[task])
+      .then((args) => tasks[task](args, step))
       .then((result) => ({ ok: true, result: JSON.stringify(result ?? null) }))
       .catch((error) => ({ error: String(error), stack: error?.stack }))
     process.send(end, () => process.exit(0))
@@ -59,7 +70,11 @@ async function work() {
     const late = setTimeout(() => end(one, 'timed_out'), TIMEOUT_MS)
     let said
     running.set(token, one)
-    child.once('message', (message) => (said = message))
+    child.on('message', async (message) => {
+      if (message.asks === undefined) return (said = message)
+      const answer = await about(token, message).then((value) => ({ value }), ({ message }) => ({ error: message }))
+      child.send({ answers: message.asks, ...answer }, () => {}) // It may be gone.
+    })
     child.once('exit', async (code, signal) => {
       clearTimeout(late)
       await report(token, one.verdict, said, code, signal).catch((error) => error.code === 'OL002' || die(error))
@@ -67,6 +82,11 @@ async function work() {
       claim().catch(die)
     })
     child.send({ task, args })
+  }
+
+  async function about(token, { name, value }) {
+    if (name === undefined) return (await insist('select * from outlive.kept_steps($1, $2)', me, token)).map(Object.values)
+    return (await insist('select outlive.keep_step($1, $2, $3, $4) as value', me, token, name, value))[0].value
   }
 
   async function report(token, verdict, said, code, signal) {

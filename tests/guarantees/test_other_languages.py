@@ -26,6 +26,11 @@ export default {
   'tests.faults.add': ({ a, b }) => a + b,
   'tests.faults.own_pid': forever,
   'forever': forever,
+  'steps': async ({}, step) => {
+    const first = await step('first', () => process.pid)
+    await step('second', () => process.pid !== first || process.kill(process.pid, 'SIGSEGV') && forever())
+    return [await step('third', () => ({})), await step('bad', () => 'a\\0b').catch((error) => error.message)]
+  },
   'segfault': () => process.kill(process.pid, 'SIGSEGV') && forever(),
   'unstorable': () => 'a\\0b',
   'fails': () => { throw new TypeError('no\\0t so') },
@@ -106,6 +111,11 @@ def test_a_worker_in_node_is_killed_and_its_jobs_run_in_python_within_seconds(
     failed = settled(queue, ask(queue, "fails"), State.RETRYABLE)
     assert (failed["outcome"], failed["error"]) == ("failed", "TypeError: not so")
     assert "can't be stored" in str(settled(queue, ask(queue, "unstorable"), State.RETRYABLE)["error"])
+    stepping = queue.value("select outlive.enqueue('steps')")
+    settled(queue, stepping, State.RETRYABLE)
+    queue.make_ready()
+    assert settled(queue, stepping, State.SUCCEEDED)["result"] == [{}, "unsupported Unicode escape sequence"]
+    assert [row["name"] for row in queue.run(store.steps_of(stepping))] == ["first", "second", "third"]
     endless = ask(queue, "forever")
     eventually(lambda: queue.state_of(endless) is State.RUNNING, what="it runs")
     queue.run(store.cancel([endless]))

@@ -49,6 +49,9 @@ class Foreign:
     def succeed(self, token: int, **more: Any) -> None:
         self.call("succeed", worker=self.id, token=token, **more)
 
+    def keep(self, token: int, step: str, **more: Any) -> Any:
+        return self.call("keep_step", worker=self.id, token=token, step=step, **more)
+
     def fail(self, token: int, **more: Any) -> str:
         return str(self.call("fail", worker=self.id, token=token, **more))
 
@@ -143,10 +146,11 @@ def test_a_stale_worker_can_neither_end_nor_keep_its_attempt(queue, foreign, the
     declare_dead(queue, foreign.id)
     other = Foreign(theirs)
     second = other.token()
-    for function in ("succeed", "fail", "inputs_of"):
-        said = refused(STALE, foreign, function, worker=foreign.id, token=token)
+    for function in ("succeed", "fail", "inputs_of", "kept_steps", "keep_step"):
+        step = {"step": "charge"} if function == "keep_step" else {}
+        said = refused(STALE, foreign, function, worker=foreign.id, token=token, **step)
         assert said == f"attempt {token} is no longer this worker's: it was given up or has ended"
-        refused(STALE, foreign, function, worker=foreign.id, token=second)
+        refused(STALE, foreign, function, worker=foreign.id, token=second, **step)
     for function in ("claim", "renew"):
         assert "register again" in refused(NOT_ALIVE, foreign, function, worker=foreign.id)
     assert other.renew(token, second) == {token: "lost", second: "keep"}
@@ -155,6 +159,7 @@ def test_a_stale_worker_can_neither_end_nor_keep_its_attempt(queue, foreign, the
     refused(STALE, other, "fail", worker=other.id, token=second)
     assert queue.values("select outcome from outlive.attempts order by attempt") == ["lost", "succeeded"]
     assert queue.state_of(job) is State.SUCCEEDED
+    assert queue.run(store.steps_of(job)) == []
 
 
 def test_a_success_commits_with_what_the_job_has_written(queue, foreign):
@@ -284,6 +289,21 @@ def test_a_job_gets_the_results_of_the_jobs_that_it_waited_for(queue, foreign):
     assert foreign.rows("inputs_of", worker=foreign.id, token=token) == [(None,), ([1],)]
 
 
+def test_a_step_is_kept_for_the_next_attempt_in_any_language_and_the_first_value_wins(queue, foreign):
+    job = queue.make()
+    foreign.fail(foreign.token(), after="0 seconds")
+    token = foreign.token()
+    assert foreign.keep(token, "charge", value="[1]", took="2 seconds") == [1]
+    assert foreign.keep(token, "label") is None
+    assert foreign.keep(token, "charge", value="[2]") == [1]
+    assert foreign.rows("kept_steps", worker=foreign.id, token=token) == [("charge", [1]), ("label", None)]
+    assert queue.counters(job) == (0, 0, 0)
+    foreign.fail(token, after="0 seconds")
+    queue.claim_job(job)
+    assert queue.run(store.kept_by_jobs([job]))[job].steps == b'[["charge", [1], null], ["label", null, null]]'
+    assert [(row["attempt"], row["took_s"]) for row in queue.run(store.steps_of(job))] == [(2, 2.0), (2, None)]
+
+
 REGISTERED: dict[str, Any] = {"name": "node", "tasks": ["work"]}
 BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("register", {**REGISTERED, "name": ""}),
@@ -312,6 +332,11 @@ BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("fail", {"token": 0, "cpu_s": "Infinity"}),
     ("fail", {"token": 0, "cpu_s": -1e300}),
     ("fail", {"token": 0, "peak_memory_bytes": -1}),
+    ("keep_step", {"token": 0, "step": None}),
+    ("keep_step", {"token": 0, "step": 1001 * "x"}),
+    ("keep_step", {"token": 0, "step": "charge", "took": "-1 second"}),
+    ("keep_step", {"token": 0, "step": "charge", "value": "1e400"}),
+    ("keep_step", {"token": 0, "step": "charge", "value": '"' + 17_000_000 * "x" + '"'}),
     ("succeed", {"token": 0, "result": "1e400"}),
     ("succeed", {"token": 0, "result": '{"a": [-1E+0400]}'}),
     ("succeed", {"token": 0, "result": 5000 * "9"}),

@@ -24,7 +24,7 @@ VIEWS = {
     *("job_states", "recent_jobs", "stuck_jobs", "killers", "worker_states", "queue_states", "source_health"),
     *("schedule_states", "batch_states", "metrics"),
 }
-PROTOCOL = {"register", "claim", "renew", "inputs_of", "succeed", "fail", "goodbye"}
+PROTOCOL = {"register", "claim", "renew", "inputs_of", "succeed", "fail", "goodbye", "kept_steps", "keep_step"}
 ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch"}
 FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,

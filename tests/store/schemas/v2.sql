@@ -2670,6 +2670,20 @@ begin
   return dropped;
 end $$;
 
+create or replace function outlive.refuse_step(job uuid, step text, value json) returns void language plpgsql as $$
+-- OL003 if a job can't keep this value under this name.
+begin
+  perform outlive.refuse_unless(
+    octet_length(step) between 1 and 1000, 'the name of a step has 1 to 1000 bytes');
+  perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
+  perform outlive.refuse_unreadable('the value', value);
+  perform outlive.refuse_unless(
+    count(*) < 10000
+      and coalesce(sum(octet_length(s.value::text)), 0) + octet_length(refuse_step.value::text) <= 16777216,
+    'a job keeps at most 10,000 steps and 16,777,216 bytes of values')
+  from outlive.steps s where s.job_id = job and s.name <> step;
+end $$;
+
 create or replace function outlive.supply(
   job uuid, step text, value json, who text, replacing boolean default false)
 returns text language plpgsql as $$
@@ -2679,15 +2693,7 @@ returns text language plpgsql as $$
 begin
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
-  perform outlive.refuse_unless(
-    octet_length(step) between 1 and 1000, 'the name of a step has 1 to 1000 bytes');
-  perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
-  perform outlive.refuse_unreadable('the value', value);
-  perform outlive.refuse_unless(
-    count(*) < 10000
-      and coalesce(sum(octet_length(s.value::text)), 0) + octet_length(supply.value::text) <= 16777216,
-    'a job keeps at most 10,000 steps and 16,777,216 bytes of values')
-  from outlive.steps s where s.job_id = job and s.name <> step;
+  perform outlive.refuse_step(job, step, value);
   insert into outlive.steps (job_id, name, value, attempt, at, supplied_by)
   select job, step, supply.value, coalesce(max(a.attempt), 0), outlive.now(), who from outlive.attempts a
   where a.job_id = job
@@ -4534,6 +4540,7 @@ end $$;
 -- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
 -- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
 -- A worker calls register, then claim, renew and inputs_of, and for each job succeed or fail; at last goodbye.
+-- The steps of durable jobs are in protocol_steps.sql.
 --
 -- SQLSTATEs: OL002 the attempt is no longer this worker's, OL003 bad input, OL006 the worker was declared dead,
 -- has stopped or never registered, 55P03 another transaction has locked what an end needs (a batch, a dedupe key):
@@ -4907,6 +4914,44 @@ begin
   where l.worker = goodbye.worker and outlive.holds_lock(l);
   perform outlive.statement_stop_worker(worker => goodbye.worker);
   return many;
+end $$;
+
+-- The part of the protocol (protocol.sql) that durable jobs need: the steps of a job in another language.
+
+create or replace function outlive.kept_steps(worker uuid, token bigint) returns table (step text, value json)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The steps that the job of this attempt has kept, in their order: it does not take these again.
+-- OL002: the attempt is no longer this worker's.
+declare
+  job uuid;
+begin
+  select r.id into job from outlive.running r where r.token = kept_steps.token and r.worker = kept_steps.worker;
+  if not found then
+    perform outlive.refuse_stale(token);
+  end if;
+  return query select s.name, s.value from outlive.statement_steps_of(id => job) s;
+end $$;
+
+create or replace function outlive.keep_step(
+  worker uuid, token bigint, step text, value json default null, took interval default null)
+returns json
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Keep what a step of this attempt has returned, and how long that took. The failures of the job count from zero
+-- then. Returns the value to go on with: that of another attempt, or of a person, if it was kept under this name
+-- before. OL002: the attempt is no longer this worker's.
+begin
+  perform outlive.refuse_unless(
+    coalesce(extract(epoch from took) between 0 and 1e9, true), 'took is a time from 0 seconds to 30 years');
+  value := coalesce(value, 'null');
+  perform outlive.refuse_step(r.id, step, value) from outlive.running r
+  where r.token = keep_step.token and r.worker = keep_step.worker;
+  select k.value into value from outlive.statement_keep_steps(
+    worker => worker, tokens => array[token], names => array[step], "values" => array[value],
+    arguments => '{null}', tooks_s => array[extract(epoch from took)::double precision]) k;
+  if not found then
+    perform outlive.refuse_stale(token);
+  end if;
+  return value;
 end $$;
 
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
@@ -5418,6 +5463,25 @@ $statement$;
 create or replace function outlive.statement_wake("worker" uuid default null)
 returns void language sql as $statement$
 delete from outlive.sleepers where worker = $1::uuid;
+$statement$;
+
+create or replace function outlive.statement_keep_steps("tokens" bigint[] default null, "names" text[] default null, "values" json[] default null, "arguments" text[] default null, "tooks_s" double precision[] default null, "worker" uuid default null)
+returns table (job_id uuid, name text, value json) language sql as $statement$
+with given as materialized (
+  select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
+  from unnest($1::bigint[], $2::text[], $3::json[], $4::text[], $5::double precision[])
+      with ordinality g(token, name, value, arguments, took_s, n)
+    join outlive.running r on r.token = g.token and r.worker = $6::uuid),
+forgiven as (
+  update outlive.running r set failures = 0, (crashes, losses) = (
+    select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
+  where r.token = any(array(select g.token from given g where g.counted > 0)))
+insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
+select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
+  outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
+from given g
+on conflict (job_id, name) do update set name = s.name
+returning s.job_id, s.name, s.value;
 $statement$;
 
 create or replace function outlive.statement_steps_of("id" uuid default null)

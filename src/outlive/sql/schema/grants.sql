@@ -67,5 +67,6 @@ grant execute on function
   outlive.claim(uuid, int, interval), outlive.renew(uuid, bigint[], interval, boolean),
   outlive.inputs_of(uuid, bigint), outlive.succeed(uuid, bigint, json, json, json, text),
   outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision),
-  outlive.goodbye(uuid)
+  outlive.goodbye(uuid), outlive.kept_steps(uuid, bigint),
+  outlive.keep_step(uuid, bigint, text, json, interval)
   to outlive_protocol;

@@ -7,6 +7,7 @@
 -- was first, its value. So two attempts of a job never go on from different values, and that needs no lock.
 -- A job without a row: the attempt has ended. A step sets its job's failures to zero, and its crashes and losses
 -- too, unless the job kills at nearly every step.
+-- returns table (job_id uuid, name text, value json)
 with given as materialized (
   select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
   from unnest(:tokens::bigint[], :names::text[], :values::json[], :arguments::text[], :tooks_s::double precision[])

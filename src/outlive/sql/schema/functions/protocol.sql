@@ -1,6 +1,7 @@
 -- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
 -- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
 -- A worker calls register, then claim, renew and inputs_of, and for each job succeed or fail; at last goodbye.
+-- The steps of durable jobs are in protocol_steps.sql.
 --
 -- SQLSTATEs: OL002 the attempt is no longer this worker's, OL003 bad input, OL006 the worker was declared dead,
 -- has stopped or never registered, 55P03 another transaction has locked what an end needs (a batch, a dedupe key):

@@ -48,6 +48,20 @@ begin
   return dropped;
 end $$;
 
+create or replace function outlive.refuse_step(job uuid, step text, value json) returns void language plpgsql as $$
+-- OL003 if a job can't keep this value under this name.
+begin
+  perform outlive.refuse_unless(
+    octet_length(step) between 1 and 1000, 'the name of a step has 1 to 1000 bytes');
+  perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
+  perform outlive.refuse_unreadable('the value', value);
+  perform outlive.refuse_unless(
+    count(*) < 10000
+      and coalesce(sum(octet_length(s.value::text)), 0) + octet_length(refuse_step.value::text) <= 16777216,
+    'a job keeps at most 10,000 steps and 16,777,216 bytes of values')
+  from outlive.steps s where s.job_id = job and s.name <> step;
+end $$;
+
 create or replace function outlive.supply(
   job uuid, step text, value json, who text, replacing boolean default false)
 returns text language plpgsql as $$
@@ -57,15 +71,7 @@ returns text language plpgsql as $$
 begin
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
-  perform outlive.refuse_unless(
-    octet_length(step) between 1 and 1000, 'the name of a step has 1 to 1000 bytes');
-  perform value::jsonb;  -- What jsonb can't hold, such as text with NUL, no job could read.
-  perform outlive.refuse_unreadable('the value', value);
-  perform outlive.refuse_unless(
-    count(*) < 10000
-      and coalesce(sum(octet_length(s.value::text)), 0) + octet_length(supply.value::text) <= 16777216,
-    'a job keeps at most 10,000 steps and 16,777,216 bytes of values')
-  from outlive.steps s where s.job_id = job and s.name <> step;
+  perform outlive.refuse_step(job, step, value);
   insert into outlive.steps (job_id, name, value, attempt, at, supplied_by)
   select job, step, supply.value, coalesce(max(a.attempt), 0), outlive.now(), who from outlive.attempts a
   where a.job_id = job
