@@ -128,6 +128,8 @@ TRANSITIONS = (
     Transition("cancel", (RUNNING,), RUNNING, "cancel", "An operator asks its worker to stop it."),
     Transition("retry", (FAILED, CANCELLED, RETRYABLE), PENDING, "retry",
         "An operator retries it. All of its counters become zero."),
+    Transition("retry", (FAILED, CANCELLED), BLOCKED, "retry",
+        "An operator retries it, and jobs that it needs are under way: it waits for them again."),
     Transition("rerun", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED, RETRYABLE), PENDING, "rerun",
         "An operator lets it begin again at a step that it has kept. All of its counters become zero."),
     Transition("repeat", (SUCCEEDED,), SUCCEEDED, "repeat",

@@ -196,3 +196,15 @@ def test_jobs_expire_and_failures_are_told_here_too(outlive_jobs):
     outlive_jobs.advance("2m")
     assert [one for one in outlive_jobs.run() if one.task != shop.hourly.name] == []  # That fires if an hour is full.
     assert late.status() is State.CANCELLED
+
+
+def test_a_job_that_is_retried_with_one_that_it_needs_has_the_results_of_all(outlive_jobs):
+    first, failing = shop.price.enqueue("7 EUR"), shop.deliver.using(max_attempts=1).enqueue(3)
+    job = shop.sum_up.using(on_failure="cancel").enqueue([outlive.result_of(first), outlive.result_of(failing)])
+    outlive_jobs.run(raising=False)
+    assert (failing.status(), job.status()) == (State.FAILED, State.CANCELLED)
+    failing.retry()
+    job.retry()
+    assert job.status() is State.BLOCKED
+    outlive_jobs.run()
+    assert job.result(5) == 1000

@@ -112,6 +112,9 @@ def arrange(queue: Queue, scene: Scene, *events: str) -> None:
         give_up(queue, scene.worker)
     if "enqueue_after" in events:
         queue.make(id=NEEDED, queue="needed")
+    if "retry_after" in events:
+        queue.make(id=NEEDED, queue="needed")
+        queue.execute("insert into outlive.dependencies values (%s, %s, 'block', true)", [NEEDED, scene.job])
     if "rerun" in events:
         queue.keep_steps(scene.job, "charge")
 
@@ -289,9 +292,10 @@ _UNSOUND = {
         where not d.met and (outlive.state_of(d.needs) = 'succeeded' or d.on_failure <> 'block'
           and outlive.state_of(d.needs) in ('failed', 'cancelled', 'quarantined'))
           and d.needs not in (select unnest(needed) from outlive.end_checks)""",
-    "finished, but still waiting": """select job_id from outlive.dependencies
-        where job_id not in (select id from places)""",
-    "deleted, but needed": "select needs from outlive.dependencies where needs not in (select id from outlive.jobs)",
+    "succeeded or deleted, but still in need": """select d.job_id from outlive.dependencies d
+        where coalesce(outlive.state_of(d.job_id), 'succeeded') = 'succeeded'""",
+    "deleted, but needed": """select needs from outlive.dependencies
+        where not met and needs not in (select id from outlive.jobs)""",
     "waiting or running without a slot of its key": """select j.id from outlive.jobs j
         where j.concurrency_key is not null
           and j.id in (select id from outlive.waiting union select id from outlive.running)

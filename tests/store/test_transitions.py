@@ -79,6 +79,8 @@ def test_every_arrow_of_the_page_is_taken(queue, event, before, after):
     arrange(queue, scene, event)
     if lowered:
         queue.register_task(max_crashes=1)
+    if (event, after) == ("retry", State.BLOCKED):
+        arrange(queue, scene, "retry_after")
     if (event, after) == ("enqueue_after", State.CANCELLED):
         fire(queue, "abandon", scene)
     if (before, after) == (State.RUNNING, State.CANCELLED):

@@ -110,7 +110,8 @@ def act(
     what: object = chosen if isinstance(chosen, JobFilter) else {"ids": chosen[: store.MOST_IDS]}
     past: str | None = None
     while True:
-        ids, past = yield from _portion(chosen, past)
+        # The oldest first if they are retried: a job that another one waits for has mostly ended before that one.
+        ids, past = yield from _portion(chosen, past, oldest=tally.verb is RETRY)
         if ids:
             tally.add(ids, (yield store.act(tally.verb.name, ids, who=by.who, what=what, entry=by.entry)))
         tally.interrupted = stop(len(ids))
@@ -118,10 +119,12 @@ def act(
             return
 
 
-def _portion(chosen: JobFilter | Sequence[UUID], past: str | None) -> Steps[tuple[list[UUID], str | None]]:
+def _portion(
+    chosen: JobFilter | Sequence[UUID], past: str | None, *, oldest: bool
+) -> Steps[tuple[list[UUID], str | None]]:
     """The next jobs, and where those after them begin."""
     if isinstance(chosen, JobFilter):
-        found: Found = yield store.find_jobs(chosen, past=past, limit=PORTION)
+        found: Found = yield store.find_jobs(chosen, past=past, limit=PORTION, oldest=oldest and not chosen.text)
         return found.ids, found.next
     begin = int(past or 0)
     end = begin + PORTION

@@ -399,8 +399,8 @@ create table if not exists outlive.records (
 
 -- Which job waits for which. A dependency is met when the job that is needed has succeeded, or has ended in
 -- another way and on_failure is proceed. Only a job that is held as dependent has unmet ones, as many as `held`
--- says. All stay until the job that waits has finished: the results of the others are its inputs, so they are not
--- pruned.
+-- says. All stay until the job that waits has succeeded or is deleted: if it is retried it may wait again, and the
+-- results of the others are its inputs, so they are not pruned.
 create table if not exists outlive.dependencies (
   needs uuid not null,
   job_id uuid not null,

@@ -36,7 +36,8 @@ delete from outlive.awaited a where a.job_id = any(array(
 with old as (
   select f.job_id from outlive.attempts f
   where f.expires_at <= outlive.now() and f.state in ('succeeded', 'failed', 'cancelled')
-    and not exists (select from outlive.dependencies d where d.needs = f.job_id)
+    and not exists (
+      select from outlive.dependencies d where d.needs = f.job_id and (f.state = 'succeeded' or not d.met))
   order by f.expires_at limit :batch::int),
 ids as (select array_agg(job_id) as ids, count(*) as seen from old)
 select outlive.prune(ids.ids), ids.seen from ids;

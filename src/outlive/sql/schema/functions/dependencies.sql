@@ -102,7 +102,7 @@ begin
         select pair.new
         union
         select n.needs from above a, lateral (
-          select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+          select d.needs from outlive.dependencies d where d.job_id = a.id offset 0) n)
       select unnest(locked) except (select a.id from above a union all select unnest(made)));
     with changed as (
       update outlive.dependencies d set needs = pair.new
@@ -280,7 +280,10 @@ begin
     states := states || array_fill('cancelled'::text, array[cardinality(doomed)]);
     changed := cardinality(doomed);
   end if;
-  delete from outlive.dependencies d where d.job_id = any(finished);
+  delete from outlive.dependencies d where d.job_id = any(good);
+  update outlive.dependencies d set met = true
+  where d.job_id = any(finished) and not d.met
+    and not exists (select from outlive.held h where h.id = d.job_id);  -- It was retried since, and waits again.
   if doomed is null then
     return;
   end if;
@@ -299,11 +302,11 @@ begin
       and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
     returning h.*),
   released as (
-    insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
     select f.queue, f.source, f.task, f.priority,
       -- Not before now, because watermarks are there already, and a microsecond apart, as in enqueue.
       greatest(f.ready_at, outlive.now() - interval '1 microsecond'
-        * (count(*) over () - row_number() over (order by f.ready_at, f.id))), f.id
+        * (count(*) over () - row_number() over (order by f.ready_at, f.id))), f.id, f.attempt
     from freed f returning id),
   advanced as (
     update outlive.held h set

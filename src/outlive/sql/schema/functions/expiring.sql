@@ -57,7 +57,7 @@ begin
       'YYYY-MM-DD HH24:MI:SS "UTC"')))
   into ended from (table waited union all table blocked) g;
   if cardinality(ended) > 0 then
-    delete from outlive.dependencies d where d.job_id = any(ended);
+    update outlive.dependencies d set met = true where d.job_id = any(ended) and not d.met;
     perform outlive.leave_ends(ended);
     perform outlive.follow_through(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
   end if;

@@ -100,9 +100,33 @@ begin
   return w;
 end $$;
 
+create or replace function outlive.wait_again(ids uuid[]) returns void language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- pending -> blocked, for jobs that were just retried: they wait again for those that they need and that are under
+-- way. One of these may end before this commits, unless it was retried here: outlive.check_late_ends looks.
+begin
+  with again as (
+    update outlive.dependencies d set met = false
+    where d.job_id = any(ids)
+      and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked')
+    returning d.needs, d.job_id),
+  moved as (
+    delete from outlive.waiting w where w.id = any(array(select a.job_id from again a)) returning w.*),
+  noted as (
+    insert into outlive.end_checks (needed, dependents)
+    select array_agg(distinct a.needs), array_agg(distinct a.job_id) from again a
+    where a.needs not in (select unnest(ids)) having count(*) > 0)
+  insert into outlive.held (
+    id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses, unmet)
+  select m.id, 'dependent', outlive.now(), m.queue, m.source, m.task, m.priority, m.ready_at, m.attempt, 0, 0, 0,
+    (select count(*) from again a where a.job_id = m.id)
+  from moved m;
+end $$;
+
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- failed, cancelled -> pending with all counters zero, or blocked by jobs that it needs and that are under way, as
+-- those are that are retried with it; retryable -> pending, now. Zero rows: no such job.
 -- OL003: this transaction would not see whether another one has retried a job.
 -- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
@@ -111,22 +135,25 @@ declare
   taken uuid;
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
+  again uuid[] := '{}';
+  notes jsonb := '{}';
 begin
   perform outlive.refuse_unless(outlive.sees_all(),
     'jobs can be retried only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
-    id := j.id; changed := false; note := null;
-    state := outlive.state_of(id);
+    note := null;
+    state := outlive.state_of(j.id);
     if state = 'retryable' then
       -- This waits for a claim that has locked the row. The claim then moves the job, and nothing is left to do.
-      w := outlive.take_unclaimed(id);
-      changed := w.id is not null;
-      if changed then
+      w := outlive.take_unclaimed(j.id);
+      if w.id is not null then
         insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
         values (w.queue, w.source, w.task, w.priority, outlive.now(), w.id, w.attempt);
+        again := again || j.id;
+        continue;
       end if;
-      state := outlive.state_of(id);
+      state := outlive.state_of(j.id);
     elsif state in ('failed', 'cancelled') then
       if j.dedupe_key is not null then
         insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
@@ -142,28 +169,32 @@ begin
         from outlive.attempts a where a.job_id = j.id;
         update outlive.attempts a set state = 'pending'
         where a.job_id = j.id and a.state in ('failed', 'cancelled');
-        changed := true;
         if state = 'failed' then
-          failed := failed || id;
+          failed := failed || j.id;
         else
-          cancelled := cancelled || id;
+          cancelled := cancelled || j.id;
         end if;
-        state := 'pending';
+        continue;
       end if;
     end if;
-    if changed then
-      perform outlive.requeue_keyed(array[id], array[id]);
-      perform outlive.wake();
-    elsif note is null then
-      note := case state
-        when 'quarantined' then 'it is in quarantine: release it instead'
-        when 'blocked' then 'it is blocked: release it instead'
-        when 'succeeded' then 'it has succeeded: repeat it instead'
-        else 'it is under way already' end;
-    end if;
-    return next;
+    notes := notes || jsonb_build_object(j.id, coalesce(note, case state
+      when 'quarantined' then 'it is in quarantine: release it instead'
+      when 'blocked' then 'it is blocked: release it instead'
+      when 'succeeded' then 'it has succeeded: repeat it instead'
+      else 'it is under way already' end));
   end loop;
+  if exists (select from outlive.dependencies d where d.job_id = any(failed || cancelled)) then
+    perform outlive.wait_again(failed || cancelled);
+  end if;
+  again := again || failed || cancelled;
+  if again <> '{}' then
+    perform outlive.requeue_keyed(again, again);
+    perform outlive.wake();
+  end if;
   perform outlive.uncount_in_batches(failed, 'failed'), outlive.uncount_in_batches(cancelled, 'cancelled');
+  return query
+  select t.id, outlive.state_of(t.id), not notes ? t.id::text, notes ->> t.id::text
+  from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id;
 end $$;
 
 create or replace function outlive.repeat(ids uuid[])
@@ -259,7 +290,8 @@ end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
 -- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. A job stays while
--- another one needs its result. Returns how many. OL003: this transaction would not see which jobs are needed.
+-- another one waits for it, and a succeeded one while another may need its result: until that one has succeeded or
+-- is deleted. Returns how many. OL003: this transaction would not see which jobs are needed.
 -- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
 -- meanwhile.
 declare
@@ -270,13 +302,12 @@ begin
     'jobs can be pruned only in a transaction with the isolation level READ COMMITTED');
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
-    select a.job_id from outlive.attempts a
-    where a.job_id = any(mine) and a.state in ('succeeded', 'failed', 'cancelled')
-    union all
-    select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
-  mine := array(
-    select m.id from unnest(mine) m(id)
-    where not exists (select from outlive.dependencies d where d.needs = m.id));
+    select m.id from (
+      select a.job_id, a.state = 'succeeded' from outlive.attempts a
+      where a.job_id = any(mine) and a.state in ('succeeded', 'failed', 'cancelled')
+      union all
+      select h.id, false from outlive.held h where h.id = any(mine) and h.why = 'quarantined') m(id, has_result)
+    where not exists (select from outlive.dependencies d where d.needs = m.id and (m.has_result or not d.met)));
   delete from outlive.held h where h.id = any(mine);
   delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
