@@ -359,7 +359,7 @@ class WorkingTests(TransactionTestCase):
             one.name: one.enqueue()
             for one in (
                 *(tasks.count_users, tasks.second_try, tasks.refuse, tasks.return_a_set, tasks.crash),
-                *(tasks.anything, tasks.sessions),
+                *(tasks.anything, tasks.sessions, tasks.later),
             )
         }
         added = self.finished(tasks.add.enqueue(2, b=3))
@@ -369,6 +369,8 @@ class WorkingTests(TransactionTestCase):
         done = {name: self.finished(result) for name, result in made.items()}
         assert done["count_users"].return_value == 1
         assert done["anything"].return_value == [[], {}]
+        assert (done["later"].return_value, done["later"].attempts, done["later"].errors) == (2, 3, [])
+        assert f"id={done['later'].id} path=tests.django.tasks.later state=FAILED" not in self.log.read_text()
         self.check_retry(done["second_try"])
         self.check_failures(done)
         self.check_connections(done["sessions"])

@@ -52,6 +52,15 @@ def second_try(context: TaskContext) -> list[Any]:
     return [context.attempt, len(result.errors), result.status, len(set(result.worker_ids))]
 
 
+@task(takes_context=True)
+def later(context: TaskContext, page: int = 1) -> int:
+    if context.attempt == 1:
+        raise outlive.Snooze("10ms")
+    if page == 1:
+        outlive.current().restart(page + 1)
+    return page
+
+
 @task
 def refuse() -> None:
     raise ValueError("no: never")

@@ -25,6 +25,7 @@ from outlive.django.api import (
     task_finished,
     task_started,
 )
+from outlive.errors import Restarted
 
 
 class NotJson(outlive.Fail, TypeError):
@@ -33,7 +34,7 @@ class NotJson(outlive.Fail, TypeError):
 
 NotJson.__module__, NotJson.__name__, NotJson.__qualname__ = "builtins", "TypeError", "TypeError"  # As in Django's own.
 
-_NO_FAILURE = (outlive.Retry, outlive.Cancel, outlive.Stopped, outlive.SourcePaused)
+_NO_FAILURE = (outlive.Retry, outlive.Snooze, outlive.Cancel, outlive.Stopped, outlive.SourcePaused, Restarted)
 """The job asks for something else."""
 
 
