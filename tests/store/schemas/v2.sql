@@ -1778,27 +1778,27 @@ language plpgsql as $$
 -- A lane without a row has no ready job, or its jobs are locked or have expired.
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
 -- that was claimed before is begun in any case: its mere arrival may kill.
-#variable_conflict use_column
 declare
   some_expired boolean := exists (select from outlive.expiring e where e.expires_at <= outlive.now());
 begin
   return query
     with picked as materialized (
-      select w.ctid
+      select w.id
       from unnest(queues, sources, tasks, priorities, marks, quotas)
           lane(queue, source, task, priority, mark, quota),
         lateral (
-          select w.ctid from outlive.waiting w
+          select w.id from outlive.waiting w
           where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
             and w.priority = lane.priority
             and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
             and (not some_expired or outlive.in_time(w.id))
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
-      where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
+      where not exists (select from outlive.workers d where d.id = by_worker and d.state = 'dead')
       limit most),
-    taken as (  -- By their places, which stay as they are: rows of `waiting` are locked, and never updated.
-      delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
-      returning w.*, case when w.crashes > 0 then w end as dangerous),
+    taken as (
+      delete from outlive.waiting w where w.id = any(array(select p.id from picked p)) returning w.*),
+    kept_back as (
+      select t.id from taken t where t.crashes > 0 and outlive.keep_back(row(t.*)::outlive.waiting)),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -1807,7 +1807,7 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.crashes = 0 or not outlive.keep_back(t.dangerous)
+      from taken t where t.id not in (select k.id from kept_back k)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
