@@ -150,6 +150,17 @@ class EnqueuingTests(TestCase):
         bare = raised(TypeError, lambda: outlive.django.options(tasks.refuse.func))
         assert str(bare) == "write @outlive.django.options(…), with what it sets, below @task"
 
+    def test_schedules_that_can_not_work_are_refused(self) -> None:
+        for given, said in (
+            (("@daily",), "the schedule is '@daily': it must be a cron expression"),
+            ((), "@outlive.django.schedule takes either a cron expression or every=…"),
+        ):
+            assert said in str(raised(ConfigError, lambda: outlive.django.schedule(*given)))  # noqa: B023
+        refused = raised(ConfigError, lambda: outlive.django.schedule("0 3 * * *", queue="mail"))
+        assert str(refused) == "queue is not an option of @outlive.django.schedule: @task sets it"
+        swapped = raised(TypeError, lambda: outlive.django.schedule("0 3 * * *")(tasks.add))
+        assert str(swapped) == "put @outlive.django.schedule(…) below @task: it takes the function, not a Task"
+
 
 class SettingsTests(TestCase):
     def test_the_checks_say_what_is_wrong(self) -> None:
@@ -374,6 +385,7 @@ class WorkingTests(TransactionTestCase):
         self.check_retry(done["second_try"])
         self.check_failures(done)
         self.check_connections(done["sessions"])
+        self.check_schedules()
         self.check_more()
 
     def check_retry(self, result: TaskResult) -> None:
@@ -423,6 +435,19 @@ class WorkingTests(TransactionTestCase):
         with connection.cursor() as cursor:
             cursor.execute("select count(*) from pg_stat_activity where pid = %s", [zygote])
             assert cursor.fetchone() == (0,)
+
+    def check_schedules(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("select name, outlive.run_schedule(name) from outlive.schedules order by name")
+            fired = dict(cursor.fetchall())
+        done = {name: self.finished(tasks.greet.get_result(str(id))) for name, id in fired.items()}
+        assert {name: one.return_value for name, one in done.items()} == {
+            "new year": "hello Ada",
+            "tests.django.tasks.greet": "hello Bob",
+        }
+        assert {(one.task.queue_name, outlive_priority(one.task.priority)) for one in done.values()} == {
+            ("mail", outlive_priority(50))
+        }
 
     def check_more(self) -> None:
         more = self.finished(tasks.order_more.enqueue(7))

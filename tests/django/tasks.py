@@ -93,3 +93,10 @@ def sessions() -> dict[str, Any]:
 def order_more(number: int) -> str:
     """Enqueue another job from within a job."""
     return str(add.enqueue(number).id)
+
+
+@task(queue_name="mail", priority=50, takes_context=True)
+@outlive.django.schedule("0 3 1 1 *", name="new year", args=["Ada"])
+@outlive.django.schedule(every="7d", args={"name": "Bob"}, timezone="UTC")
+def greet(context: TaskContext, name: str) -> str:
+    return f"hello {name}"

@@ -81,17 +81,7 @@ class ScheduleDecorator(Protocol):
 
 def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> ScheduleDecorator:
     """Check the options, and return what registers the schedule of a task."""
-    known("@app.schedule", "option", options, ScheduleOptions.__annotations__)
-    fields = parse(options, OPTIONS)
-    if (cron is None) == (fields.get("every_s") is None):
-        raise ConfigError("@app.schedule takes either a cron expression or every=…: give exactly one of them")
-    if cron is not None and not (isinstance(cron, str) and len(cron) <= MAX_CRON and _CRON.fullmatch(cron.strip())):
-        must_be = "a cron expression: minute, hour, day of month, month and day of week, as in '*/5 * * * *'"
-        known_as = f", which is {_WORDS[cron]!r}" if cron in _WORDS else ""
-        raise refused("the schedule", cron, must_be + known_as)
-    starts_at, ends_at = fields.get("starts_at"), fields.get("ends_at")
-    if starts_at is not None and ends_at is not None and ends_at < starts_at:
-        raise ConfigError(f"end is {ends_at}, before start, {starts_at}: the schedule would never fire")
+    fields = checked("@app.schedule", cron, options)
     name = fields.pop("name", None)
     args = options.get("args")
 
@@ -112,6 +102,22 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         return task
 
     return cast("ScheduleDecorator", register)
+
+
+def checked(where: str, cron: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the schedule that these options of the decorator `where` describe, all but its arguments."""
+    known(where, "option", options, ScheduleOptions.__annotations__)
+    fields = parse(options, OPTIONS)
+    if (cron is None) == (fields.get("every_s") is None):
+        raise ConfigError(f"{where} takes either a cron expression or every=…: give exactly one of them")
+    if cron is not None and not (isinstance(cron, str) and len(cron) <= MAX_CRON and _CRON.fullmatch(cron.strip())):
+        must_be = "a cron expression: minute, hour, day of month, month and day of week, as in '*/5 * * * *'"
+        known_as = f", which is {_WORDS[cron]!r}" if cron in _WORDS else ""
+        raise refused("the schedule", cron, must_be + known_as)
+    starts_at, ends_at = fields.get("starts_at"), fields.get("ends_at")
+    if starts_at is not None and ends_at is not None and ends_at < starts_at:
+        raise ConfigError(f"end is {ends_at}, before start, {starts_at}: the schedule would never fire")
+    return fields
 
 
 def _packed(name: str, task: Task[..., Any, Any], args: object) -> bytes:

@@ -15,10 +15,13 @@ from outlive import errors, policy, validation
 if TYPE_CHECKING:
     from outlive.client.app import App
     from outlive.client.declaring import TaskOptions
+    from outlive.client.schedule import ScheduleOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "outlive_options"
 """Where a function keeps the options of its task."""
+SCHEDULES = "outlive_schedules"
+"""Where it keeps its schedules: the cron expression and the options of each."""
 
 
 def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]:
@@ -45,13 +48,39 @@ def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]
     policy.parse(given, allowed)
 
     def keep(function: F) -> F:
-        if not inspect.isfunction(function):
-            kind = type(function).__name__
-            raise TypeError(f"put @outlive.django.options(…) below @task: it takes the function, not a {kind}")
+        _expect_function("options", function)
         setattr(function, ATTRIBUTE, given)
         return function
 
     return keep
+
+
+def schedule(cron: str | None = None, /, **given: Unpack[ScheduleOptions]) -> Callable[[F], F]:
+    """Enqueue jobs of a task of Django at the times of a cron expression, or every so often, below its decorator. All
+    that `@app.schedule` takes, except `queue` and `priority`, which are those of the task:
+
+    @task
+    @outlive.django.schedule("0 3 * * *", timezone="Europe/Berlin")
+    def tidy() -> None: ...
+    """
+    from outlive.client.schedule import checked
+
+    for name in {"queue", "priority"}.intersection(given):
+        raise errors.ConfigError(f"{name} is not an option of @outlive.django.schedule: @task sets it")
+    checked("@outlive.django.schedule", cron, given)
+
+    def keep(function: F) -> F:
+        _expect_function("schedule", function)
+        setattr(function, SCHEDULES, [*getattr(function, SCHEDULES, ()), (cron, given)])
+        return function
+
+    return keep
+
+
+def _expect_function(decorator: str, function: object) -> None:
+    if not inspect.isfunction(function):
+        kind = type(function).__name__
+        raise TypeError(f"put @outlive.django.{decorator}(…) below @task: it takes the function, not a {kind}")
 
 
 def app(alias: str = "default") -> App:

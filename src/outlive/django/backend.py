@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,9 +55,7 @@ class OutliveBackend(BaseTaskBackend):
         self.validate_task(task)
         if not apps.is_installed(APP):
             raise ImproperlyConfigured(f"{APP!r} is not in INSTALLED_APPS: add it, then run `manage.py migrate`")
-        args = [_plain(task, f"args[{index}]", value) for index, value in enumerate(args)]
-        kwargs = {name: _plain(task, name, value) for name, value in kwargs.items()}
-        _expect_fit(task, args, kwargs)
+        args, kwargs = fitted(task, args, kwargs)
         options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
         if (moment := task.run_after) is not None:
             options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
@@ -114,13 +112,18 @@ def backend_of(alias: str) -> OutliveBackend:
     return backend
 
 
-def _expect_fit(task: Task, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """TypeError if the function can't be called with these arguments: no attempt could succeed."""
+def fitted(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments as JSON has them. TypeError if they have no form there, or if the function can't be called with
+    them: no attempt could succeed.
+    """
+    args = [_plain(task, f"args[{index}]", value) for index, value in enumerate(args)]
+    kwargs = {name: _plain(task, name, value) for name, value in kwargs.items()}
     context = (None,) if task.takes_context else ()
     try:
         inspect.signature(task.func).bind(*context, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{task.module_path} can't be enqueued: {error}") from None
+    return args, kwargs
 
 
 def _plain(task: Task, name: str, value: Any) -> Any:

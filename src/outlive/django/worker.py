@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 
 import django
 from django.conf import settings
@@ -15,9 +16,12 @@ from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from outlive.client.app import App
+from outlive.django import SCHEDULES
 from outlive.django.api import Task
-from outlive.django.backend import backends
+from outlive.django.backend import OutliveBackend, backends, fitted
+from outlive.django.priorities import outlive_priority
 from outlive.django.registry import app_of, register
+from outlive.errors import BadArguments
 
 
 def _import_tasks() -> None:
@@ -37,6 +41,17 @@ def _all_tasks() -> list[Task]:
     """
     modules = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
     return [one for names in modules for one in list(names.values()) if issubclass(type(one), Task)]
+
+
+def _declare_schedules(backend: OutliveBackend, task: Task) -> None:
+    for cron, given in getattr(task.func, SCHEDULES, ()):
+        args = given.get("args") or ()
+        try:
+            fitted(task, *(((), args) if isinstance(args, Mapping) else (args, {})))
+        except TypeError as error:
+            raise BadArguments(f"a schedule is refused: {error}") from None
+        schedule = app_of(backend).schedule(cron, **given, priority=outlive_priority(task.priority))
+        schedule(register(backend, task))
 
 
 def _close_connections() -> None:
@@ -63,6 +78,8 @@ def __getattr__(alias: str) -> App:
         raise AttributeError(alias)
     for task in _all_tasks():
         register(backend, task)
+        if task.backend == alias:
+            _declare_schedules(backend, task)
     return app_of(backend)
 
 
