@@ -221,3 +221,13 @@ def test_pages_say_since_when_the_database_is_away_and_recover(server_url):
             assert (answer.status_code, answer.text) == (503, "the database does not answer")
         admin.execute(f"alter database {name} allow_connections true".encode())
         eventually(lambda: dashboard.get("/jobs").status_code == 200, what="the page is back")
+
+
+def test_the_page_of_a_job_reads_its_last_attempts_only(dashboard, queue):
+    """A job that snoozes for ever has as many as it likes."""
+    job = queue.make()
+    for _ in range(60):
+        queue.run_job(job, Outcome.RELEASED, after_s=0.0)
+    shown = dashboard.get(f"/jobs/{job}").text
+    assert "10 earlier attempts are not shown" in shown
+    assert "50 attempts within" in shown

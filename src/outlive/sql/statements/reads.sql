@@ -54,8 +54,11 @@ from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.p
 where s.id = :id::uuid;
 
 -- name: list_attempts
--- The ended attempts of one job, in order.
-select a.* from outlive.ended_attempts a where a.job_id = :id::uuid order by a.attempt;
+-- The last ended attempts of one job, in order; all of them if :most is null.
+select l.* from (
+  select a.* from outlive.ended_attempts a where a.job_id = :id::uuid
+  order by a.attempt desc limit :most::int) l
+order by l.attempt;
 
 -- name: list_jobs
 -- Some jobs, in the order of their ids here, with the beginning of their arguments. `since` is the time of the
