@@ -12,6 +12,7 @@ from outlive.model import Ended
 from outlive.protocol import KeptStep, Progress
 from outlive.states import Outcome, State
 from tests.driving.making import KILLED, WORKER, Queue
+from tests.store.acting import assert_sound
 
 STEPS = ("charge", "label", "mail")
 
@@ -187,3 +188,18 @@ def test_the_kills_of_its_old_arguments_are_not_those_of_its_new_ones(queue):
     before = queue.value("select coalesce(fingerprint, outlive.fingerprint(task, args)) from outlive.jobs")
     queue.run(store.write_end(WORKER, Ended(token, Outcome.RELEASED, restart=b'{"page": 2}')))
     assert queue.value("select coalesce(fingerprint, outlive.fingerprint(task, args)) from outlive.jobs") != before
+
+
+def test_a_job_that_waits_for_others_too_waits_again_for_one_that_begins_again(queue):
+    first, second = queue.make_many(2)
+    links = msgspec.json.encode({"after": [str(first), str(second)]})
+    waits = queue.make(links=links)
+    queue.run_job(first, result=b"1")
+    queue.keep_steps(first, *STEPS)
+    queue.run(store.rerun(first, "label"))
+    queue.run_job(second, result=b"2")
+    assert queue.state_of(waits) is State.BLOCKED
+    queue.run_job(first, result=b"3")
+    token = queue.claim_job(waits).token
+    assert queue.values("select part from outlive.inputs(%s, 0, 0)", token) == [b"3", b"2"]
+    assert_sound(queue)

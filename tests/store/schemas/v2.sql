@@ -2691,6 +2691,12 @@ begin
     update outlive.attempts a set state = 'failed' where a.job_id = job and a.state = 'succeeded';
     update outlive.batches b set succeeded = b.succeeded - 1, failed = b.failed + 1
     from outlive.jobs j where j.id = job and b.id = j.batch;
+    with waiting as (  -- Those that wait for others too wait for its new result.
+      update outlive.held h set unmet = h.unmet + 1
+      where h.why = 'dependent'
+        and h.id in (select d.job_id from outlive.dependencies d where d.needs = job and d.met)
+      returning h.id)
+    update outlive.dependencies d set met = false from waiting w where d.needs = job and d.job_id = w.id;
   end if;
   if outlive.state_of(job) <> 'pending' then
     select r.* into change from outlive.retry(array[job]) r;
