@@ -1,7 +1,11 @@
-"""The storage contract: one verb per transition, each a `Statement` that sync and async callers run alike.
+"""The storage contract: one verb per transition.
+
+A verb runs nothing. It returns a `Statement[T]`: the text, its parameters, and how its rows become a `T`. So sync and
+async callers share it: `db.run(connection, store.cancel(ids))` and `await db.arun(…)` both return a `list[Change]`.
 
 One module for each file of sql/statements, which explains every verb: what it changes, and what zero rows mean. A verb
-without a body is its signature (`decoded_by`). Rows become data here. Python never sends "now".
+without a body is its signature: the statement of the same name, with its arguments (`decoded_by`). Python never sends
+"now".
 """
 
 from outlive.store.attempts import *

@@ -23,30 +23,30 @@ def open_batch(
 
 
 @decoded_by(nothing)
-def close_batch(id: UUID, *, cancelling: bool = False) -> None: ...
+def close_batch(id: UUID, *, cancelling: bool = False) -> Statement[None]: ...
 @decoded_by(scalar)
-def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = 500) -> UUID | None:
+def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = 500) -> Statement[UUID | None]:
     """Cancel the unfinished among the next jobs after `past`. Returns the last of these; None: no more follow."""
 
 
 @decoded_by(lambda rows: BatchCounts(*rows[0]) if rows else None)
-def batch_counts(id: UUID) -> BatchCounts | None:
+def batch_counts(id: UUID) -> Statement[BatchCounts | None]:
     """How far a batch is; None if there is no such batch."""
 
 
 @decoded_by(lambda rows: rows[0][0] if rows else None)
-def batch_done(id: UUID) -> bool | None:
+def batch_done(id: UUID) -> Statement[bool | None]:
     """Whether all jobs of a batch have ended; None if there is no such batch."""
 
 
 @decoded_by(table)
-def batch(id: UUID) -> Table: ...
+def batch(id: UUID) -> Statement[Table]: ...
 @decoded_by(table)
-def list_batches(*, limit: int = 100) -> Table: ...
+def list_batches(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(first_column)
-def batch_of(token: int) -> list[UUID | None]:
+def batch_of(token: int) -> Statement[list[UUID | None]]:
     """The batch of a running job, or None in its place; empty: the attempt has ended."""
 
 
 @decoded_by(nothing)
-def prune_batches(*, keep_s: float, batch: int = 5000) -> None: ...
+def prune_batches(*, keep_s: float, batch: int = 5000) -> Statement[None]: ...

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from outlive.statement import Row
+from outlive.statement import Row, Statement
 from outlive.store.statements import decoded_by, structs
 
 SAMPLE = 250
@@ -33,9 +33,11 @@ def _by_step(rows: list[Row]) -> dict[datetime, dict[str, float]]:
 
 
 @decoded_by(_by_step)
-def ends_by_step(*, steps: int, step_s: int, past: int = 0, most: int = SAMPLE) -> dict[datetime, dict[str, float]]:
+def ends_by_step(
+    *, steps: int, step_s: int, past: int = 0, most: int = SAMPLE
+) -> Statement[dict[datetime, dict[str, float]]]:
     """From `steps` steps ago to `past` steps ago; 0 is the present one."""
 
 
 @decoded_by(structs(StepTimes))
-def times_by_step(*, steps: int, step_s: int, past: int = 0, most: int = TIMED) -> list[StepTimes]: ...
+def times_by_step(*, steps: int, step_s: int, past: int = 0, most: int = TIMED) -> Statement[list[StepTimes]]: ...

@@ -46,27 +46,27 @@ def _all_made(_: list[Row]) -> dict[UUID, UUID]:
 
 
 @decoded_by(structs(Change))
-def cancel(ids: Iterable[UUID]) -> list[Change]: ...
+def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
-def retry(ids: Iterable[UUID]) -> list[Change]: ...
+def retry(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
-def repeat(ids: Iterable[UUID]) -> list[Change]:
+def repeat(ids: Iterable[UUID]) -> Statement[list[Change]]:
     """Enqueue jobs that have succeeded once more, as new ones."""
 
 
 @decoded_by(structs(Change))
-def release(ids: Iterable[UUID]) -> list[Change]: ...
+def release(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
-def block(ids: Iterable[UUID], reason: str) -> list[Change]: ...
+def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]: ...
 @decoded_by(scalar)
-def prune_jobs(ids: Iterable[UUID]) -> int:
+def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
     """Delete finished and quarantined jobs. Returns how many."""
 
 
 @decoded_by(nothing)
-def pause_queue(name: str) -> None: ...
+def pause_queue(name: str) -> Statement[None]: ...
 @decoded_by(scalar)
-def resume_queue(name: str) -> bool:
+def resume_queue(name: str) -> Statement[bool]:
     """False: the queue was not paused."""
 
 

@@ -19,7 +19,7 @@ def _unsourced(rows: list[Row]) -> Unsourced:
 
 
 @decoded_by(_unsourced)
-def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Unsourced:
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
     """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
 
 
@@ -43,6 +43,6 @@ def sourced_lanes(
 
 
 @decoded_by(nothing)
-def sleep(worker: UUID) -> None: ...
+def sleep(worker: UUID) -> Statement[None]: ...
 @decoded_by(nothing)
-def wake(worker: UUID) -> None: ...
+def wake(worker: UUID) -> Statement[None]: ...

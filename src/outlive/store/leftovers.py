@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from outlive.statement import Statement
 from outlive.store.statements import decoded_by, nothing, scalar
 
 
 @decoded_by(scalar)
-def admit_due(batch: int = 500) -> int:
+def admit_due(batch: int = 500) -> Statement[int]:
     """Admit the jobs whose time has come, as far as their keys have free slots.
 
     Returns how many jobs and keys that concerns. If it is less than `batch`, no more is due.
@@ -14,20 +15,20 @@ def admit_due(batch: int = 500) -> int:
 
 
 @decoded_by(scalar)
-def check_late_ends(batch: int = 500) -> int:
+def check_late_ends(batch: int = 500) -> Statement[int]:
     """Release jobs that were enqueued to wait for others as these ended. Returns how many notes it has checked."""
 
 
 @decoded_by(scalar)
-def follow_late_ends(batch: int = 500) -> int:
+def follow_late_ends(batch: int = 500) -> Statement[int]:
     """Release some of the jobs that wait for jobs whose ends were left for later. Returns of how many ends."""
 
 
 @decoded_by(scalar)
-def cancel_expired(batch: int = 500) -> int:
+def cancel_expired(batch: int = 500) -> Statement[int]:
     """Cancel jobs that did not start in time. Returns how many notes about them it has looked at."""
 
 
 @decoded_by(nothing)
-def requeue_missed() -> None:
+def requeue_missed() -> Statement[None]:
     """Jobs that another transaction moved as their queue was paused give back their slots; as it was resumed: queue."""

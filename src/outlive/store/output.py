@@ -33,12 +33,12 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
 
 
 @decoded_by(pairs)
-def watched(worker: UUID) -> dict[int, bool]:
+def watched(worker: UUID) -> Statement[dict[int, bool]]:
     """The tokens of this worker's attempts that are followed, and whether any of their output is written."""
 
 
 @decoded_by(nothing)
-def prune_watched() -> None: ...
+def prune_watched() -> Statement[None]: ...
 
 
 def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from outlive.statement import Statement
 from outlive.store.statements import Table, decoded_by, first_column, table
 
 
 @decoded_by(table)
-def dashboard_people() -> Table: ...
+def dashboard_people() -> Statement[Table]: ...
 @decoded_by(table)
-def list_dashboard_tokens(*, limit: int = 1000) -> Table: ...
+def list_dashboard_tokens(*, limit: int = 1000) -> Statement[Table]: ...
 @decoded_by(first_column)
-def add_dashboard_token(name: str, *, role: str, hash: bytes) -> list[UUID]:
+def add_dashboard_token(name: str, *, role: str, hash: bytes) -> Statement[list[UUID]]:
     """Empty: there is one of that name."""
 
 
 @decoded_by(first_column)
-def remove_dashboard_token(name: str) -> list[UUID]:
+def remove_dashboard_token(name: str) -> Statement[list[UUID]]:
     """Empty: there was none."""

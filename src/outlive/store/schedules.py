@@ -44,37 +44,37 @@ def _due(found: list[Row]) -> DueSchedules:
 
 
 @decoded_by(as_they_are)
-def check_schedules() -> list[tuple[str, str, bool]]:
+def check_schedules() -> Statement[list[tuple[str, str, bool]]]:
     """Withdraw what no living worker declares any more, and put back what one does: name, app, whether withdrawn."""
 
 
 @decoded_by(first_column)
-def orphaned_schedules(worker: UUID) -> list[str]:
+def orphaned_schedules(worker: UUID) -> Statement[list[str]]:
     """Those that this worker should declare again: no living worker of the app that took them over declares them."""
 
 
 @decoded_by(nothing)
-def prune_schedules(*, keep_s: float) -> None:
+def prune_schedules(*, keep_s: float) -> Statement[None]:
     """Delete schedules that were withdrawn so long ago."""
 
 
 @decoded_by(_due)
-def due_schedules(*, limit: int = 1000) -> DueSchedules:
+def due_schedules(*, limit: int = 1000) -> Statement[DueSchedules]:
     """The times are in UTC: in the session's own zone, Python would compare them by their local time."""
 
 
 @decoded_by(table)
-def list_schedules(*, limit: int = 1000) -> Table: ...
+def list_schedules(*, limit: int = 1000) -> Statement[Table]: ...
 @decoded_by(nothing)
-def pause_schedule(name: str) -> None: ...
+def pause_schedule(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
-def resume_schedule(name: str) -> None: ...
+def resume_schedule(name: str) -> Statement[None]: ...
 @decoded_by(scalar)
-def run_schedule(name: str) -> UUID: ...
+def run_schedule(name: str) -> Statement[UUID]: ...
 @decoded_by(nothing)
-def reset_schedule(name: str) -> None: ...
+def reset_schedule(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
-def remove_schedule(name: str) -> None: ...
+def remove_schedule(name: str) -> Statement[None]: ...
 
 
 def fire(seen: DueSchedule, ticks: Sequence[datetime], following: datetime | None) -> Statement[Fired | None]:

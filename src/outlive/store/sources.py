@@ -18,34 +18,34 @@ def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
 
 
 @decoded_by(first_column)
-def spread_limits(tasks: Iterable[str]) -> list[str]:
+def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
     """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
 
 
 @decoded_by(lambda rows: Grant(*rows[0]))
-def ask_source(source: str, token: int | None) -> Grant:
+def ask_source(source: str, token: int | None) -> Statement[Grant]:
     """Ask for one request, in the name of the attempt with this token."""
 
 
 @decoded_by(table)
-def breakers(*, command: bool = True) -> Table:
+def breakers(*, command: bool = True) -> Statement[Table]:
     """Breakers that opened or closed since the last alert. Each change is returned once. Without a command of its own,
     the caller leaves them to a living worker that has one.
     """
 
 
 @decoded_by(table)
-def source_limits(name: str) -> Table:
+def source_limits(name: str) -> Statement[Table]:
     """What the app declares, and as `set_…` what operators have set."""
 
 
 @decoded_by(any_row)
-def pause_source(name: str) -> bool:
+def pause_source(name: str) -> Statement[bool]:
     """False: there is no such source."""
 
 
 @decoded_by(any_row)
-def resume_source(name: str) -> bool:
+def resume_source(name: str) -> Statement[bool]:
     """False: there is no such source."""
 
 
@@ -94,6 +94,6 @@ def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]
 
 
 @decoded_by(any_row)
-def remove_source(name: str) -> bool: ...
+def remove_source(name: str) -> Statement[bool]: ...
 @decoded_by(nothing)
-def prune_unused(*, keep_s: float, batch: int = 1000) -> None: ...
+def prune_unused(*, keep_s: float, batch: int = 1000) -> Statement[None]: ...

@@ -20,6 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 Table = list[dict[str, Any]]
+Verb = Callable[P, Statement[T]]
 
 _SOURCES = sql.texts()
 
@@ -45,10 +46,10 @@ def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -
     return Statement(name, text, tuple(map(values.__getitem__, parameters)), decode, types, named=decode is table)
 
 
-def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Callable[P, T]], Callable[P, Statement[T]]]:
+def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Verb[P, T]]:
     """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so."""
 
-    def declare(verb: Callable[P, T]) -> Callable[P, Statement[T]]:
+    def declare(verb: Verb[P, T]) -> Verb[P, T]:
         signature = functools.cache(lambda: inspect.signature(verb))
 
         def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:

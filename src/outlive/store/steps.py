@@ -34,20 +34,20 @@ def keep_steps(
 
 
 @decoded_by(as_they_are)
-def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> list[Row]:
+def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[list[Row]]:
     """The next steps of the job of this attempt: name, value and a hash of the arguments."""
 
 
 @decoded_by(table)
-def steps_of(id: UUID) -> Table:
+def steps_of(id: UUID) -> Statement[Table]:
     """The steps of a job, in the order in which they were kept."""
 
 
 @decoded_by(scalar)
-def rerun(job: UUID, step: str) -> int:
+def rerun(job: UUID, step: str) -> Statement[int]:
     """Let a job begin again at a step. Returns how many steps were dropped."""
 
 
 @decoded_by(scalar)
-def supply(job: UUID, step: str, value: bytes, who: str, *, replacing: bool) -> str:
+def supply(job: UUID, step: str, value: bytes, who: str, *, replacing: bool) -> Statement[str]:
     """Keep a person's value as a step of a job. Returns the state of the job."""

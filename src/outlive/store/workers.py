@@ -82,14 +82,16 @@ def register_worker(
 
 
 @decoded_by(nothing)
-def tell_tasks(worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()) -> None:
+def tell_tasks(
+    worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
+) -> Statement[None]:
     """Which tasks this worker has, so that people learn of jobs that no worker can run; and which schedules its app
     declares, so that no other worker withdraws them.
     """
 
 
 @decoded_by(structs(Rival))
-def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> list[Rival]:
+def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]:
     """Those of these tasks of an app that active workers of other apps have too."""
 
 
@@ -101,7 +103,7 @@ def heartbeat(
     memory_bytes: int | None = None,
     reloaded: datetime | None = None,
     reload_error: str | None = None,
-) -> list[Wanted]:
+) -> Statement[list[Wanted]]:
     """What operators want of this worker; empty: it was declared dead.
 
     `trouble` says why it can't start jobs at present. `memory_bytes` is that of all its processes, if it was measured.
@@ -110,48 +112,48 @@ def heartbeat(
 
 
 @decoded_by(first_column)
-def drain_workers(name: str) -> list[UUID]:
+def drain_workers(name: str) -> Statement[list[UUID]]:
     """Tell the workers of this name to finish their jobs and stop. Returns them."""
 
 
 @decoded_by(first_column)
-def reload_workers(name: str) -> list[UUID]:
+def reload_workers(name: str) -> Statement[list[UUID]]:
     """Tell the workers of this name to import their apps again. Returns them."""
 
 
 @decoded_by(nothing)
-def stop_worker(worker: UUID) -> None: ...
+def stop_worker(worker: UUID) -> Statement[None]: ...
 @decoded_by(any_row)
-def show_life(worker: UUID, key: int) -> bool:
+def show_life(worker: UUID, key: int) -> Statement[bool]:
     """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
 
 
 @decoded_by(structs(Absent))
-def absent(worker: UUID | None) -> list[Absent]:
+def absent(worker: UUID | None) -> Statement[list[Absent]]:
     """Workers that don't hold their lock, and this worker itself, if it was declared dead."""
 
 
 @decoded_by(first_column_set)
-def note_missed(workers: Iterable[UUID], *, for_s: float) -> set[UUID]:
+def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
     """Note that these workers show no life. Those of them that have shown none for so long since the server started."""
 
 
 @decoded_by(structs(Dead))
-def untold_deaths(*, within_s: float, batch: int) -> list[Dead]:
+def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]:
     """Workers that were declared dead within this time, by whichever reaper, and for which no command was run."""
 
 
 @decoded_by(scalar)
-def slowest(own_s: float) -> float:
+def slowest(own_s: float) -> Statement[float]:
     """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
 
 
 @decoded_by(scalar)
-def try_lock(name: str) -> bool: ...
+def try_lock(name: str) -> Statement[bool]: ...
 @decoded_by(nothing)
-def unlock(name: str) -> None: ...
+def unlock(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
-def prune_workers(*, keep_s: float) -> None: ...
+def prune_workers(*, keep_s: float) -> Statement[None]: ...
 
 
 def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> Statement[list[Dead]]:
