@@ -411,12 +411,14 @@ def test_axe_finds_nothing(browser, address, queue):
     if source is None:
         pytest.skip("axe-core can't be had: npm pack axe-core")
     job, told = queue.make_quarantined(), []
+    queue.keep_steps(job, "charge", "sleep")
+    queue.make(links=b'{"after": ["%s"]}' % str(job).encode())
     with browser.new_context(base_url=address, bypass_csp=True) as context:
         page = context.new_page()
         page.goto(f"/?token={OPERATOR}")
         questions = [f"retry&id={job}", "set_source&name=shop", "set_schedule&name=nightly"]
-        questions.append("enqueue&name=shop.fetch")
-        for path in (*PAGES, f"jobs/{job}", *(f"confirm?action={one}" for one in questions), "login"):
+        questions += ["enqueue&name=shop.fetch", f"rerun&id={job}&step=charge", f"supply&id={job}"]
+        for path in (*PAGES, f"jobs/{job}?step=charge", *(f"confirm?action={one}" for one in questions), "login"):
             page.goto(f"/{path}")
             page.add_script_tag(content=source)
             for scheme, size in itertools.product(("light", "dark"), (DESK, PHONE)):

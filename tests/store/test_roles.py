@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -249,7 +250,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.rates(),
             store.latencies(),
         )
-        run(store.count_stuck())
+        run(store.count_stuck(), store.list_steps(UUID(int=7), limit=10), store.step(UUID(int=7), "charge"))
+        run(store.linked_jobs(UUID(int=7), limit=10))
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())
         run(

@@ -127,6 +127,16 @@ def timeline(spans: Sequence[tuple[str, float, float, str]], *, about: str) -> M
     )
 
 
+def bar(outcome: str, begin: float, end: float) -> Markup:
+    """One span of time in its row of a table, which says the same in words."""
+    wide = max(3.0, (end - begin) * WIDTH)
+    x = min(begin * WIDTH, WIDTH - wide)
+    return Markup(
+        f'<svg class="bar" viewBox="0 0 {WIDTH} 8" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="c-{escape(outcome)}" x="{x:.1f}" y="0" width="{wide:.1f}" height="8"/></svg>'
+    )
+
+
 def _pieces(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
     found: list[list[tuple[int, float]]] = [[]]
     for n, value in enumerate(values):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlive import store
-from outlive.dashboard import charts, postmortem
+from outlive.dashboard import charts, graph, job_steps, postmortem
 from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.searches import PAGE
@@ -84,6 +84,9 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     attempts = await site.database.run(store.list_attempts(id, SHOWN_ATTEMPTS))
     # What a running job says is written only while it is followed, so this is no read.
     said = await site.writing.run(store.watch(id)) if job["state"] == State.RUNNING else None
+    kept = await site.database.run(store.list_steps(id, limit=job_steps.SHOWN))
+    steps = job_steps.rows(job, kept, said.steps if said is not None else "")
+    linked = await site.database.run(store.linked_jobs(id, limit=graph.MOST + 1))
     args, args_bytes = postmortem.pretty(job["args"], LONGEST_ARGS)
     return {
         "title": f"{job['task']} {id}",
@@ -96,11 +99,26 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "attempts": [postmortem.shown(attempt) for attempt in reversed(attempts)],
         "more_attempts": attempts[0].attempt - 1 if attempts else 0,
         "timeline": timeline(job, attempts),
+        "steps": steps,
+        "more_steps": kept[0]["place"] - 1 if kept else 0,
+        "died_in": job_steps.died_in(attempts, kept),
+        "value": await _value(site, visit),
+        "reruns": job["state"] in job_steps.RERUN_FROM,
+        "linked": linked,
+        "graph": graph.draw(linked, id, visit.links) if 1 < len(linked) <= graph.MOST else None,
         "facts": facts.of_job(job),
         "now_said": said if said is not None and said.live else None,
         "now_memory": postmortem.memory_chart(said.memory) if said is not None else None,
         "verbs": [verb for verb in VERBS.values() if job["state"] in verb.takes],
     }
+
+
+async def _value(site: Site, visit: Visit) -> str | None:
+    """The value of the step that the address names."""
+    if (name := visit.get("step")) is None:
+        return None
+    found = await site.database.run(store.step(visit.id(), name))
+    return postmortem.pretty(found[0], LONGEST_ARGS)[0] if found else "The job has kept no such step."
 
 
 def timeline(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> object:

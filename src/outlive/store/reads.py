@@ -55,6 +55,11 @@ def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
 
 @decoded_by(table)
 def job(id: UUID) -> Statement[Table]: ...
+@decoded_by(table)
+def linked_jobs(id: UUID, *, limit: int) -> Statement[Table]:
+    """A job and those that it waits for, or that wait for it, directly or through others."""
+
+
 @decoded_by(lambda rows: list(map(_attempt, rows)))
 def list_attempts(id: UUID, most: int | None = None) -> Statement[list[Attempt]]: ...
 @decoded_by(table)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive.model import ARGUMENTS_PART_BYTES
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, as_they_are, decoded_by, scalar, statement, table
+from outlive.store.statements import Table, as_they_are, decoded_by, first_column, scalar, statement, table
 
 if TYPE_CHECKING:
     from outlive.protocol import KeptStep
@@ -41,6 +41,16 @@ def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES
 @decoded_by(table)
 def steps_of(id: UUID) -> Statement[Table]:
     """The steps of a job, in the order in which they were kept."""
+
+
+@decoded_by(table)
+def list_steps(id: UUID, *, limit: int) -> Statement[Table]:
+    """The last steps of a job, without their values."""
+
+
+@decoded_by(first_column)
+def step(id: UUID, name: str) -> Statement[list[bytes | None]]:
+    """The value of a step; empty if the job has kept no such step."""
 
 
 @decoded_by(scalar)

@@ -53,6 +53,23 @@ from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.p
     from outlive.crashes c where c.task = j.task and c.fingerprint = s.fingerprint and c.job_id <> j.id) k on true
 where s.id = :id::uuid;
 
+-- name: linked_jobs
+-- A job and the jobs that are linked with it: those that it waits for, those that wait for it, and so on, the
+-- nearest first. `after` are those among them that each waits for, or has waited for.
+with recursive linked as (
+  select :id::uuid as id
+  union
+  select n.id from linked l, lateral (
+    select unnest(j.after[:51]) from outlive.jobs j where j.id = l.id
+    union all (select d.needs from outlive.dependencies d where d.job_id = l.id limit 51)
+    union all (select d.job_id from outlive.dependencies d where d.needs = l.id limit 51)) n(id)),
+shown as materialized (select l.id from linked l limit :limit::int)
+select j.id, j.task, outlive.state_of(j.id) as state, array(
+  select s.id from shown s where s.id = any(j.after)
+  union select d.needs from outlive.dependencies d join shown s on s.id = d.needs where d.job_id = j.id) as after
+from shown s join outlive.jobs j on j.id = s.id
+order by j.id;
+
 -- name: list_attempts
 -- The last ended attempts of one job, in order; all of them if :most is null.
 select l.* from (

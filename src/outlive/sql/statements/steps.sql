@@ -42,3 +42,15 @@ order by p.name;
 -- returns table (name text, value json, attempt int, took_s double precision, at timestamptz, supplied_by text)
 select s.name, s.value, s.attempt, s.took_s, s.at, s.supplied_by from outlive.steps s where s.job_id = :id::uuid
 order by s.at, s.name;
+
+-- name: list_steps
+-- The last steps of a job, the oldest first, without their values. `place` is the number of each among all.
+select l.name, l.attempt, l.took_s, l.at, l.supplied_by, octet_length(l.value::text) as value_bytes, l.place
+from (
+  select s.*, row_number() over (order by s.at, s.name) as place from outlive.steps s where s.job_id = :id::uuid
+  order by s.at desc, s.name desc limit :limit::int) l
+order by l.place;
+
+-- name: step
+-- The value of a step of a job. Zero rows: it has kept no such step.
+select s.value from outlive.steps s where s.job_id = :id::uuid and s.name = :name::text;

@@ -1,0 +1,72 @@
+"""The steps of a job on its page: when each was taken, for how long, in which attempt, and by whom it was supplied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from outlive.dashboard import charts
+from outlive.dashboard.rendering import seconds
+from outlive.model import Attempt
+from outlive.states import State
+
+SHOWN = 200
+RERUN_FROM = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED, State.RETRYABLE)
+"""The states in which a job may begin again at a step (`outlive.rerun`)."""
+_KINDS = {"sleep": "sleep", "receive": "signal", "gather": "jobs", "once": "once"}
+"""What the steps are that outlive names itself. All others are functions."""
+_DIED_IN = re.compile(r" in the step (.+)$")
+
+
+def kind_of(name: str) -> str:
+    return _KINDS.get(re.split("[:#]", name, maxsplit=1)[0], "step")
+
+
+def died_in(attempts: Sequence[Attempt], kept: Sequence[Mapping[str, Any]]) -> str | None:
+    """The step in which the process of the last attempt died, if no one has supplied it since."""
+    found = _DIED_IN.search(attempts[-1].error or "") if attempts else None
+    return found[1] if found and found[1] not in {one["name"] for one in kept} else None
+
+
+def rows(job: Mapping[str, Any], kept: Sequence[Mapping[str, Any]], under_way: str) -> list[dict[str, Any]]:
+    """The kept steps and those under way, each with its bar on a scale from the first one to now or to the end."""
+    begins = [*_begins(kept)]
+    last = max((one["at"] for one in kept), default=None)
+    spans = [(one, begin, one["at"]) for one, begin in zip(kept, begins, strict=True)]
+    if under_way and job["locked_at"]:
+        since = max(job["locked_at"], last or job["locked_at"])
+        now = max(job["heartbeat_at"] or since, since)
+        spans += [({"name": name, "attempt": job["attempt"]}, since, now) for name in under_way.split(", ")]
+    if not spans:
+        return []
+    first, end = min(begin for _, begin, _ in spans), max(end for _, _, end in spans)
+    whole = max(end - first, timedelta(milliseconds=1))
+    return [_row(one, (begin - first) / whole, (until - first) / whole) for one, begin, until in spans]
+
+
+def _begins(kept: Sequence[Mapping[str, Any]]) -> Iterator[datetime]:
+    """A wait does not say how long it took: it began when the step before it was kept."""
+    before: datetime | None = None
+    for one in kept:
+        if one["took_s"] is not None:
+            yield one["at"] - timedelta(seconds=one["took_s"])
+        else:
+            yield before if before and kind_of(one["name"]) in ("sleep", "signal", "jobs") else one["at"]
+        before = one["at"]
+
+
+def _row(one: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:
+    kept = "at" in one
+    state = "running" if not kept else "released" if one["supplied_by"] else "succeeded"
+    return {
+        "name": one["name"],
+        "kind": kind_of(one["name"]),
+        "attempt": one["attempt"],
+        "took": seconds(one["took_s"]) if kept else "",
+        "at": one["at"] if kept else None,
+        "supplied_by": one["supplied_by"] if kept else None,
+        "value_bytes": one["value_bytes"] if kept else None,
+        "bar": charts.bar(state, begin, end),
+    }
