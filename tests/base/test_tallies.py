@@ -25,7 +25,7 @@ NOW = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 class Clock:
     def __init__(self) -> None:
-        self.clock_offset_s = NOW.timestamp() - monotonic()
+        self.offset_s = NOW.timestamp() - monotonic()
 
 
 def claimed(task: str = "work", queue: str = "default", *, waited_s: float = 0.0) -> Claimed:

@@ -61,7 +61,7 @@ def test_one_slow_worker_does_not_suspend_the_leases_of_all_for_hours(queue, dat
         reaper = Reaper(Session(database_url), Config(), Alerts())
         while "no lease expires" not in caplog.text:  # An answer that is late is not compared.
             await reaper.check()
-            reaper.clock_offset_s = (reaper.clock_offset_s or 0.0) - 100
+            reaper.clocks.offset_s = (reaper.clocks.offset_s or 0.0) - 100
         await reaper.session.close()
 
     asyncio.run(notice_a_jump())

@@ -25,7 +25,7 @@ def bounded(counters: Mapping[str, object], key: str) -> str:
 
 class Clock(Protocol):
     @property
-    def clock_offset_s(self) -> float | None:
+    def offset_s(self) -> float | None:
         """The database's clock minus this process' monotonic clock; None if it is not known yet."""
 
 
@@ -50,10 +50,10 @@ class Tallies:
 
     def claimed(self, jobs: Sequence[Claimed], since: float) -> None:
         """Count how long jobs have waited that were claimed at this monotonic time."""
-        if (clock_offset_s := self._clock.clock_offset_s) is None:
+        if (clock_s := self._clock.offset_s) is None:
             return
         first = jobs[0].ready_at  # Differences are much cheaper than timestamps.
-        offset_s = since + clock_offset_s - first.timestamp()
+        offset_s = since + clock_s - first.timestamp()
         for job in jobs:
             waited_s = max(0.0, (first - job.ready_at).total_seconds() + offset_s)
             self._waits[bounded(self._waits, job.task)].add(waited_s)

@@ -73,7 +73,7 @@ class Services:
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
-        self.tallies = Tallies(self.reaper) if config.metrics_listen else None
+        self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
         self.heartbeat = Heartbeat(
             me.id, session, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
             on_reload=on_reload, reload_error=lambda: zygotes.reload_error,
