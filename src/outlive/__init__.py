@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from outlive.errors import Stopped as Stopped
     from outlive.errors import WrongConnection as WrongConnection
     from outlive.model import BatchCounts as BatchCounts
+    from outlive.model import JobProgress as JobProgress
     from outlive.model import Record as Record
     from outlive.states import Outcome as Outcome
     from outlive.states import State as State
@@ -62,7 +63,7 @@ _NAMES = {
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
     "JobFailed JobNotFound OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt Stopped "
     "WrongConnection",
-    "model": "BatchCounts Record",
+    "model": "BatchCounts JobProgress Record",
     "states": "Outcome State",
 }
 """The public names, by their modules. The lines above are the same for type checkers; a test compares them."""

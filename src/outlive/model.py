@@ -78,6 +78,21 @@ class BatchCounts(msgspec.Struct, frozen=True):
         return 1 - self.left / self.jobs if self.jobs else float(self.done)
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """The state of a job, and what it has last reported with `outlive.current().progress(…)`."""
+
+    state: State
+    """The state of the job."""
+    attempt: int | None
+    """The attempt that has reported; None if none has."""
+    current: float | None
+    """How much is done."""
+    total: float | None
+    """How much there is to do."""
+    message: str | None
+    """What it does now."""
+
+
 class Lane(msgspec.Struct, frozen=True):
     """A lane and priority from which a claim may take jobs: from which ready_at on, and how many at most."""
 

@@ -1,5 +1,6 @@
 """Isolation."""
 
+import asyncio
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from outlive import BadArguments, Job, State, config
+from outlive import BadArguments, Job, JobProgress, State, config
 from outlive.humanize import short_id
 from outlive.states import Outcome
 from tests import faults
@@ -228,11 +229,9 @@ def test_progress_is_shown_live_and_a_checkpoint_is_handed_to_the_next_attempt(s
     start()
     job = faults.show_progress.enqueue(str(tmp_path / "go"))
 
-    def shown() -> bool:
-        row = queue.row_of(job.id)
-        return (row["current"], row["total"], row["message"], row["state"]) == (3, 10, "page 3", "running")
-
-    eventually(shown, within_s=5)
+    reported = JobProgress(State.RUNNING, 1, 3, 10, "page 3")
+    eventually(lambda: job.progress() == reported, within_s=5)
+    assert asyncio.run(job.aprogress()) == reported
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
     steps = faults.step_by_step.enqueue(4)

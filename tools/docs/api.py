@@ -19,7 +19,7 @@ from outlive.client import cache, declaring, queue, schedule, source, task
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
-    "Jobs and their results": ["Job", "gather", "agather", "Queue"],
+    "Jobs and their results": ["Job", "JobProgress", "gather", "agather", "Queue"],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": ["current", "Context", "step", "Step", "Retry", "Snooze", "Fail", "Cancel", "Stopped", "NoJob"],
     "Sources and records": ["Source", "Request", "Cache", "SourcePaused", "SourceBusy", "Record", "dedupe_key"],

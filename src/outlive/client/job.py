@@ -10,7 +10,7 @@ from uuid import UUID
 from outlive import store
 from outlive.client import results
 from outlive.errors import ConfigError, OutliveError, no_job
-from outlive.model import Change
+from outlive.model import Change, JobProgress
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ class Job(Generic[R]):
     async def astatus(self) -> State:
         """The async twin of `status`."""
         return self._state(await self._app.runner.arun(store.statuses([self.id])))
+
+    def progress(self) -> JobProgress:
+        """The state of the job, and how far it is, as `outlive.current().progress(…)` has reported it."""
+        return self._found(self._app.runner.run(store.job_progress(self.id)))
+
+    async def aprogress(self) -> JobProgress:
+        """The async twin of `progress`."""
+        return self._found(await self._app.runner.arun(store.job_progress(self.id)))
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
@@ -80,6 +88,11 @@ class Job(Generic[R]):
         if self.id not in states:
             raise no_job(self.id)
         return states[self.id]
+
+    def _found(self, progress: JobProgress | None) -> JobProgress:
+        if progress is None:
+            raise no_job(self.id)
+        return progress
 
     def _changed(self, changes: list[Change]) -> bool:
         if not changes:

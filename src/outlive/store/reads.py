@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import wire
-from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
+from outlive.model import Attempt, JobOutcome, JobProgress, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import Table, as_they_are, decoded_by, first_column, nothing, pairs, scalar, table
@@ -46,6 +46,11 @@ def _records(rows: list[Row]) -> list[Record]:
 @decoded_by(lambda rows: {id: State(state) for id, state in rows})
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
     """The state of each job that exists."""
+
+
+@decoded_by(lambda rows: JobProgress(State(rows[0][0]), *rows[0][1:]) if rows else None)
+def job_progress(id: UUID) -> Statement[JobProgress | None]:
+    """How far a job is; None if there is no such job."""
 
 
 @decoded_by(_outcomes)

@@ -4,6 +4,11 @@
 -- The state of each job. No row: no such job.
 select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
 
+-- name: job_progress
+-- The state of a job, and what its last attempt that reported anything has reported. No row: no such job.
+select outlive.state_of(j.id), p.attempt, p.current, p.total, p.message
+from outlive.jobs j left join outlive.progress p on p.job_id = j.id where j.id = :id::uuid;
+
 -- name: outcomes
 -- The task and state of each job, and its last attempt. No row: no such job.
 select j.id, j.task, outlive.state_of(j.id), a.*
