@@ -202,6 +202,22 @@ def test_a_role_of_few_rights_hears_of_all_that_it_may_see_and_of_what_it_may_no
     assert any("a process may open" in what for what in web)
 
 
+def test_a_check_that_could_not_be_made_is_no_success(cli, queue, database_url, connect):
+    fine, advice, problem = Finding("fine", "a"), Finding("advice", "b", "c"), Finding("problem", "d", "e")
+    unseen, never_seen = Finding("unknown", "f", "grant it"), Finding("unknown", "could not look at the disk")
+    for found, code in (([fine, advice, never_seen], 0), ([fine, problem], 1), ([fine, unseen], 1)):
+        assert doctor.exit_code(found) == code
+    assert "could not be made" not in cli("doctor").err
+    viewer = Cli(make_conninfo(database_url, options="-c role=outlive_viewer"))
+    unseen_there = [one for one in findings(viewer).values() if one["level"] == "unknown" and one["next"]]
+    assert len(unseen_there) > 1
+    said = viewer("doctor")
+    assert f"{len(unseen_there)} checks could not be made: see the question marks" in said.err
+    assert all(f"? {one['what']}" in said.out for one in unseen_there)
+    connect().execute("begin; lock table outlive.schedules in access exclusive mode")
+    assert "1 check could not be made" in cli("doctor").err
+
+
 def test_a_disk_that_is_full_or_nearly_so_is_found_and_one_that_is_not_seen_is_not_fine(cli, queue):
     [health] = queue.run(store.health())
     gigabyte = 1024**3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -44,9 +44,10 @@ _MARKS = {
 
 @command(app)
 def doctor(context: CommandContext, json: Json = False) -> None:
-    """Check this machine, the database, the jobs and the workers. Exit code 1 if there is a problem.
+    """Check this machine, the database, the jobs and the workers.
 
-    What its role may not see is marked with a question mark, with what to do.
+    Exit code 1 if there is a problem, or if a check could not be made. What could not be seen is marked with a question
+    mark, with what to do.
 
     Example: outlive doctor --json
     """
@@ -57,8 +58,18 @@ def doctor(context: CommandContext, json: Json = False) -> None:
         for one in found:
             mark, style = _MARKS[one.level]
             screen.say((f"{mark} ", style), one.what, (f"\n    → {one.next}" if one.next else "", "cyan"))
-    if any(finding.level == "problem" for finding in found):
-        raise typer.Exit(1)
+    if (unseen := sum(map(_can_be_seen, found))) and not json:
+        screen.complain(f"{counted(unseen, 'check')} could not be made: see the question marks")
+    raise typer.Exit(exit_code(found))
+
+
+def exit_code(found: Iterable[Finding]) -> int:
+    return int(any(one.level == "problem" or _can_be_seen(one) for one in found))
+
+
+def _can_be_seen(one: Finding) -> bool:
+    """Whether a finding is a check that could not be made here, and can be. No right lets SQL see a disk."""
+    return one.level == "unknown" and one.next is not None
 
 
 def _examine_database(context: CommandContext) -> Iterator[Finding]:
@@ -147,7 +158,8 @@ class _Looks:
 
 def _refused(what: str, error: psycopg.Error) -> Finding:
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return Finding("unknown", f"could not look at {what}: another transaction holds a lock")
+        cure = "run this again when it has ended"
+        return Finding("unknown", f"could not look at {what}: another transaction holds a lock", cure)
     return Finding(
         "unknown", f"could not look at {what}: {error.diag.message_primary}", "run this as a member of outlive_worker"
     )

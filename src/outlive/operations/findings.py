@@ -29,7 +29,7 @@ _RELOAD = "select pg_reload_conf()"
 FEW_BYTES, LITTLE = 10 * 1024**3, 0.1
 """How much of a disk is free at least; less of a small one."""
 Level = Literal["fine", "unknown", "advice", "problem"]
-"""unknown: it could not be seen."""
+"""unknown: it could not be seen. Without a next step, it can't be seen from here at all."""
 Row = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 
