@@ -48,12 +48,15 @@ end $$;
 create or replace function outlive.call_on_failed(ids uuid[]) returns void language plpgsql as $$
 -- These jobs have just failed or were quarantined: enqueue the job that each of them, or else its app, names for
 -- that, with the array of its own id and error. The new job has the id of the old one with other last bytes. So it
--- is made once, also if the old one is retried and fails again. An app's own callback calls itself for no failure.
+-- is made once, also if the old one is retried and fails again. The first of these bytes is 16 higher, so that the
+-- ids differ also as pages and logs shorten them. An app's own callback calls itself for no failure.
 declare
   due json;
 begin
   select json_agg(f.job || jsonb_build_object(
-    'id', encode(overlay(uuid_send(j.id) placing substring(sha256(uuid_send(j.id)) for 7) from 10), 'hex')::uuid,
+    'id', encode(
+      overlay(set_byte(b.id, 9, (get_byte(b.id, 9) + 16) % 256) placing substring(sha256(b.id) for 6) from 11),
+      'hex')::uuid,
     'args', jsonb_build_array(j.id, coalesce(
       (select h.details from outlive.held h where h.id = j.id),
       (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
@@ -61,6 +64,7 @@ begin
   into due from outlive.jobs j
     left join outlive.tasks t on t.name = j.task and t.on_failed ->> 'task' <> j.task
     cross join lateral (select coalesce(j.on_failed, t.on_failed)) f(job)
+    cross join lateral (select uuid_send(j.id)) b(id)
   where j.id = any(ids) and f.job is not null;
   if due is not null then
     perform outlive.spawn(due);
