@@ -77,6 +77,22 @@ def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(dashboard, que
     assert "goes on" not in looks[2]
 
 
+def test_a_search_stops_at_its_reach_and_goes_on_from_there_if_it_is_told_to(dashboard, queue, monkeypatch):
+    monkeypatch.setattr("outlive.store.finding.LOOK", 10)
+    monkeypatch.setattr("outlive.dashboard.searches.PATIENCE_S", 0.0)
+    monkeypatch.setattr("outlive.dashboard.searches.REACH", 20)
+    needle = str(queue.make(args=b'["needle"]'))
+    queue.make_many(25)
+    dashboard.get("/jobs?text=needle")
+    first = dashboard.get("/jobs?text=needle").text
+    assert "20 jobs were searched. Older ones may match." in first
+    assert "goes on" not in first
+    [more] = re.findall('href="([^"]+)" rel="next">Look further', first)
+    last = dashboard.get(more.replace("&amp;", "&")).text
+    assert needle in last
+    assert "Look further" not in last
+
+
 def test_a_rare_state_beside_many_jobs_is_counted_exactly_on_every_page(dashboard, queue, database_url):
     queue.make_many(12_000)
     queue.execute("update outlive.waiting set failures = 1 where id in (select id from outlive.waiting limit 2)")

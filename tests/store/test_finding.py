@@ -224,18 +224,15 @@ def test_jobs_are_counted_without_their_ids(queue):
     assert (found.count, found.seen, found.next) == (30, 30, None)
 
 
-def test_a_search_by_text_ends_at_its_reach_and_says_so(queue, monkeypatch):
-    monkeypatch.setattr("outlive.store.finding.TEXT_REACH", 20)
+def test_a_search_by_text_reaches_every_job_and_says_how_many_it_has_looked_at(queue):
     old = queue.make(args=b'["needle"]')
-    for made, seen, cut in ((18, 19, False), (2, 20, True)):
-        queue.make_many(made)
-        past, ids = None, []
-        while True:
-            found = queue.run(store.find_jobs(JobFilter(text="Needle"), past=past, limit=10, look=5))
-            ids += found.ids
-            if (past := found.next) is None:
-                break
-        assert (ids, found.seen, found.cut) == ([] if cut else [old], seen, cut)
+    queue.make_many(20)
+    pages = [queue.run(store.find_jobs(JobFilter(text="Needle"), limit=10, look=5))]
+    while past := pages[-1].next:
+        pages.append(queue.run(store.find_jobs(JobFilter(text="Needle"), past=past, limit=10, look=5)))
+    assert [page.seen for page in pages] == [5, 10, 15, 20, 21]
+    assert [page.looked for page in pages] == [5, 5, 5, 5, 1]
+    assert [page.ids for page in pages] == [[], [], [], [], [old]]
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(ids|batch|worker|lanes)\.-?\d{1,30}\.[0-9a-f]{30,33}\.\d{1,9}"))

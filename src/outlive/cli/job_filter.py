@@ -18,7 +18,6 @@ from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
 
-CUT = f"only the newest {store.TEXT_REACH:,} jobs were searched for the text; older ones may match"
 SOON = "connect_timeout=2 options='-c statement_timeout=500 -c search_path=pg_catalog'"
 
 
@@ -62,7 +61,7 @@ class Filter(msgspec.Struct, frozen=True):
     since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h.")] = None
     text: Annotated[
         str | None,
-        _only("with this text in task, error or arguments, among the newest 100,000. Blanks don't count."),
+        _only("with this text in task, error or arguments. Blanks don't count."),
     ] = None
 
     def __bool__(self) -> bool:

@@ -14,7 +14,7 @@ import typer
 from outlive import program, stacks, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
-from outlive.cli.job_filter import CUT, Filter
+from outlive.cli.job_filter import Filter
 from outlive.cli.screen import Column, Listing, Row, of, text, time_of
 from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
 from outlive.model import Record
@@ -70,7 +70,7 @@ JOBS = (
 
 
 @command(app)
-def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[tuple[list[dict[str, Any]], bool]]:
+def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[list[dict[str, Any]]]:
     """List jobs, the newest first.
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
@@ -79,25 +79,22 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
     """
     wanted = filter.resolved(context)
 
-    def look() -> tuple[list[dict[str, Any]], bool]:
+    def look() -> list[dict[str, Any]]:
         found = context.do(selection.page(wanted, limit=limit))
-        return (context.run(store.list_jobs(found.ids)) if found.ids else []), found.cut
+        return context.run(store.list_jobs(found.ids)) if found.ids else []
 
-    def show(found: tuple[list[dict[str, Any]], bool]) -> RenderableType:
-        rows, cut = found
-        notes = [CUT] if cut else []
+    def show(rows: list[dict[str, Any]]) -> RenderableType:
         if not rows:
-            return "\n".join([f"no job matches in {context.place}{_hint(context, filter.task)}", *notes])
+            return f"no job matches in {context.place}{_hint(context, filter.task)}"
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
         now = context.run(store.clock()) if waiting else 0.0
         for row in waiting:
             row["ready_in_s"] = row["ready_at"].timestamp() - now
         unserved = sorted({row["task"] for row in rows if not row["served"]})
-        if unserved:
-            notes.append(f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}")
-        return screen.stacked(screen.table(JOBS, rows), *(text((note, "yellow")) for note in notes))
+        note = f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}"
+        return screen.stacked(screen.table(JOBS, rows), *([text((note, "yellow"))] if unserved else []))
 
-    return Listing(look, show, lambda found: found[0])
+    return Listing(look, show)
 
 
 def _hint(context: CommandContext, task: str | None) -> str:

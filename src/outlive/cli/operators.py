@@ -122,8 +122,6 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
     if isinstance(chosen, JobFilter):
         jobs = verb.narrowed(chosen)
         count = context.do(selection.count(jobs))
-        if count.cut:
-            screen.complain(job_filter.CUT)
         if not count.jobs:
             return tally
         confirm(f"{verb.name} {count}", yes=yes)

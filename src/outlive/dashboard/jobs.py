@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from outlive import store
-from outlive.dashboard import charts, graph, job_steps, postmortem
+from outlive.dashboard import charts, graph, job_steps, postmortem, searches
 from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.searches import PAGE
@@ -58,8 +58,8 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "past": visit.get("past"),
         "next": found.next,
         "seen": found.seen,
-        "searching": found.next is not None and len(found.ids) < PAGE,
-        "cut": found.cut,
+        "searching": searches.goes_on(found),
+        "stopped": found.next is not None and len(found.ids) < PAGE and not searches.goes_on(found),
         "count": None if wrong else await _count(site, wanted, found, first=visit.get("past") is None),
     }
 

@@ -15,8 +15,16 @@ PATIENCE_S = 0.1
 """How long one look searches."""
 KEPT_S = 10.0
 """After this time a search that has ended begins again. Its page shows the last answer until there is a new one."""
+REACH = 100_000
+"""At so many jobs a search stops, and its page has a button that goes on from there: a page that is left open does not
+search for hours."""
 MOST = 100
 NOTHING = Found([], 0, 0, None)
+
+
+def goes_on(found: Found) -> bool:
+    """Whether the search for a page continues: it has neither found enough nor come to an end or to its reach."""
+    return found.next is not None and len(found.ids) < PAGE and found.looked < REACH
 
 
 class Search:
@@ -36,8 +44,8 @@ class Search:
         steps = selection.page(self._wanted, limit=limit, past=past, oldest=self._oldest, patience_s=PATIENCE_S)
         more = await database.do(steps)
         ids = [*had.ids, *more.ids]
-        found = Found(ids, len(ids), more.seen, more.next, more.cut)
-        if found.next is not None and len(ids) < PAGE:
+        found = Found(ids, len(ids), more.seen, more.next, had.looked + more.looked)
+        if goes_on(found):
             self._so_far = found
             return found if self._whole is None else self._whole
         self._so_far, self._whole, self._ended_at = NOTHING, found, time.monotonic()

@@ -28,15 +28,11 @@ def in_words(key: str, value: object) -> tuple[str, str]:
 
 
 class Count(NamedTuple):
-    """How many jobs match: exactly, or about so many (estimated), or more than that (more).
-
-    cut: older jobs may match, which a search by text does not look at.
-    """
+    """How many jobs match: exactly, or about so many (estimated), or more than that (more)."""
 
     jobs: int
     more: bool = False
     estimated: bool = False
-    cut: bool = False
 
     def __str__(self) -> str:
         about = number(self.jobs, estimated=self.estimated)
@@ -57,7 +53,7 @@ def count(wanted: JobFilter, *, patience_s: float = math.inf) -> Steps[Count]:
         if jobs > EXACT:
             return Count(EXACT, more=True)
         if past is None or time.monotonic() - began > patience_s:
-            return Count(jobs, more=past is not None, cut=found.cut)
+            return Count(jobs, more=past is not None)
 
 
 def count_in(counts: Sequence[Mapping[str, Any]], wanted: JobFilter) -> Count:
@@ -76,10 +72,10 @@ def page(
 ) -> Steps[Found]:
     """The next jobs that match. Where no index has all of them, these are what is found when the patience ends."""
     ids: list[UUID] = []
-    began = time.monotonic()
+    looked, began = 0, time.monotonic()
     while True:
         found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), oldest=oldest)
         ids += found.ids
-        past = found.next
+        past, looked = found.next, looked + found.looked
         if past is None or len(ids) >= limit or time.monotonic() - began > patience_s:
-            return Found(ids, len(ids), found.seen, past, found.cut)
+            return Found(ids, len(ids), found.seen, past, looked)

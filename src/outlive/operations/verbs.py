@@ -124,7 +124,7 @@ def _portion(
 ) -> Steps[tuple[list[UUID], str | None]]:
     """The next jobs, and where those after them begin."""
     if isinstance(chosen, JobFilter):
-        found: Found = yield store.find_jobs(chosen, past=past, limit=PORTION, oldest=oldest and not chosen.text)
+        found: Found = yield store.find_jobs(chosen, past=past, limit=PORTION, oldest=oldest)
         return found.ids, found.next
     begin = int(past or 0)
     end = begin + PORTION

@@ -15,8 +15,6 @@ from outlive.store.statements import first_column, statement
 
 LOOK = 2_000
 """How many jobs one statement looks at, at most, where no index has all parts of the filter: some 20 ms."""
-TEXT_REACH = 100_000
-"""A search by text looks at this many of the newest jobs, and no further."""
 LONGEST_TEXT = 200
 
 _CENTURY_S = 100 * 365 * 86400.0
@@ -39,7 +37,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     older_s: float | None = None
     """Jobs that have been in their state for this long."""
     text: str | None = None
-    """Anything in the task, the arguments or an error, whatever its case; of the newest 100,000 jobs."""
+    """Anything in the task, the arguments or an error, whatever its case. No index has it: each job is looked at."""
 
     @property
     def by_lane(self) -> bool:
@@ -56,15 +54,15 @@ class Found(msgspec.Struct, frozen=True):
     """A page of jobs. `next` is where the next page begins; None: this is the last one.
 
     Where the filter is not indexed, a page may have fewer jobs than were asked for, or none, and yet be followed by
-    another: a statement looks at a bounded number of jobs. `seen` is how many all pages up to this one have looked at.
+    another: a statement looks at a bounded number of jobs. `seen` is how many all pages up to this one have looked at,
+    and `looked` how many of them this one has.
     """
 
     ids: list[UUID]
     count: int
     seen: int
     next: str | None
-    cut: bool = False
-    """There may be older jobs, which a search by text does not look at."""
+    looked: int = 0
 
 
 def find_jobs(
@@ -86,9 +84,7 @@ def find_jobs(
     def decode(rows: list[Row]) -> Found:
         place, ids, count, more, at, id = rows[0]
         total = seen + more
-        if wanted.text is not None and total >= TEXT_REACH:
-            return Found(ids, count, total, None, cut=id is not None)
-        return Found(ids, count, total, None if id is None else _written(place, at or _EPOCH, id, total))
+        return Found(ids, count, total, None if id is None else _written(place, at or _EPOCH, id, total), more)
 
     return statement(
         "find_jobs",
