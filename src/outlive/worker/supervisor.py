@@ -1,7 +1,10 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
-It starts the zygote, then its services, each a `run_once()` in a loop of its own, until it must stop: see `Stop`.
-SIGTERM closes the slots at once, and the loops do the rest. SIGHUP, or an operator, starts a reload.
+`Supervisor.run` is its life:
+1. it starts the zygote, which imports the app; then it connects to the database and registers;
+2. it runs its services, each a `run_once()` in a loop of its own (services.py). A SIGHUP or an operator reloads it;
+3. SIGTERM closes the slots at once. Jobs may end within the grace, all processes are killed, and the worker says
+   goodbye (ending/stopping.py).
 """
 
 from __future__ import annotations
@@ -121,31 +124,20 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> Ending:
-        """Work until a signal, an operator or another worker ends it."""
+        """Start, work until a signal, an operator or another worker ends it, and end."""
         self._signals.listen(self._obey)
         async with monitored(self._config, self._vitals, self._systemd):
             self._zygotes.start()
             try:
                 if services := await self._start_unless_stopped():
-                    await self._work_until_stopped(services)
+                    self._run_services(services)
+                    await self._stopping.wait()
+                    await self._let_jobs_end(services)
             finally:
                 await self._stop.finish(self._zygotes, self._services, self._tasks)
-        if self._stop.requests or not self._declared_dead:
-            return Ending.STOPPED
-        return Ending.STALLED if self._stalled_by_a_job else Ending.DECLARED_DEAD
+        return self._ending()
 
-    async def _work_until_stopped(self, services: Services) -> None:
-        """Run all services until this worker must stop. They go on while its jobs end."""
-        loops = [("reload", self._reload_once), ("drain", self._drain_once), *services.loops()]
-        self._tasks = [
-            asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
-            for name, run_once in loops
-        ]
-        await self._stopping.wait()
-        if self._declared_dead:
-            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
-        else:
-            await self._stop.let_jobs_end(services)
+    # Start
 
     async def _start_unless_stopped(self) -> Services | None:
         starting = asyncio.create_task(self._start())
@@ -202,9 +194,15 @@ class Supervisor:
                     await asyncio.sleep(pause_s)
             await services.register()
 
-    def _was_declared_dead(self) -> None:
-        self._declared_dead = True
-        self._stopping.set()
+    # Run
+
+    def _run_services(self, services: Services) -> None:
+        """Each service has a loop of its own. All go on while the jobs of a worker that stops end."""
+        loops = [("reload", self._reload_once), ("drain", self._drain_once), *services.loops()]
+        self._tasks = [
+            asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
+            for name, run_once in loops
+        ]
 
     def _obey(self, number: signal.Signals, sender: int) -> None:
         """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
@@ -216,14 +214,6 @@ class Supervisor:
             self._reload.set()
         elif number is not signal.SIGCONT:
             self._request_stop()
-
-    def _request_stop(self) -> None:
-        self._stop.request(self._config.grace_s)
-        self._stopping.set()
-        self._vitals.stopping = True
-        self._systemd.stopping()
-        if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
-            self._services.stop_jobs()
 
     async def _drain_once(self) -> None:
         """This worker stops when its jobs have ended, however long they take: an operator or its bounds ask for it."""
@@ -257,3 +247,30 @@ class Supervisor:
                 "the app's settings have changed: restart this worker, which keeps its database and all else "
                 "except the limits of tasks"
             )
+
+    # End
+
+    def _request_stop(self) -> None:
+        """A signal or a drain ends this worker. Another signal shortens the grace."""
+        self._stop.request(self._config.grace_s)
+        self._stopping.set()
+        self._vitals.stopping = True
+        self._systemd.stopping()
+        if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
+            self._services.stop_jobs()
+
+    def _was_declared_dead(self) -> None:
+        self._declared_dead = True
+        self._stopping.set()
+
+    async def _let_jobs_end(self, services: Services) -> None:
+        """Jobs of a worker that was declared dead get no time: others have them."""
+        if self._declared_dead:
+            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
+        else:
+            await self._stop.let_jobs_end(services)
+
+    def _ending(self) -> Ending:
+        if self._stop.requests or not self._declared_dead:
+            return Ending.STOPPED
+        return Ending.STALLED if self._stalled_by_a_job else Ending.DECLARED_DEAD
