@@ -81,7 +81,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     if not found:
         raise no_job(id)
     (job,) = found
-    attempts = await site.database.run(store.list_attempts(id, SHOWN_ATTEMPTS))
+    attempts = await site.database.run(store.list_attempts(id, SHOWN_ATTEMPTS + 1))
     # What a running job says is written only while it is followed, so this is no read.
     said = await site.writing.run(store.watch(id)) if job["state"] == State.RUNNING else None
     kept = await site.database.run(store.list_steps(id, limit=job_steps.SHOWN))
@@ -96,8 +96,8 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "cut": len(args) > LONGEST_ARGS,
         "options": postmortem.pretty(job["options"], LONGEST_ARGS)[0],
         "checkpoint": postmortem.pretty(job["checkpoint"], LONGEST_ARGS)[0],
-        "attempts": [postmortem.shown(attempt) for attempt in reversed(attempts)],
-        "more_attempts": attempts[0].attempt - 1 if attempts else 0,
+        "attempts": [postmortem.shown(attempt) for attempt in reversed(attempts[-SHOWN_ATTEMPTS:])],
+        "more_attempts": len(attempts) > SHOWN_ATTEMPTS,
         "timeline": timeline(job, attempts),
         "steps": steps,
         "more_steps": kept[0]["place"] - 1 if kept else 0,
