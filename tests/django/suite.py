@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -308,6 +309,11 @@ class OperatingTests(TransactionTestCase):
             assert page.status_code == 200
             return {one.id for one in (result, other) if one.id in page.content.decode()}
 
+        def buttons(id: str) -> list[str]:
+            """What the page of a job offers."""
+            page = self.client.get(f"/admin/outlive/job/{id}/change/").content.decode()
+            return re.findall(r'name="action" value="(\w+)"', page)
+
         assert shown(state="pending") == {result.id, other.id}
         assert shown(state="failed") == set()
         assert shown(queue="mail", state="pending") == {other.id}
@@ -319,9 +325,12 @@ class OperatingTests(TransactionTestCase):
         with connection.cursor() as cursor:
             cursor.execute("select who, action from outlive.audit")
             assert cursor.fetchall() == [("ada (admin)", "cancel")]
+        assert buttons(result.id) == ["retry"]
+        assert buttons(other.id) == ["cancel"]
         viewer = User.objects.create_user("eve", is_staff=True)
         viewer.user_permissions.add(Permission.objects.get(codename="view_job"))
         self.client.force_login(viewer)
+        assert buttons(other.id) == []
         self.client.post("/admin/outlive/job/", {**chosen, "_selected_action": [other.id]})
         assert shown(state="pending") == {other.id}
 
@@ -415,6 +424,10 @@ class WorkingTests(TransactionTestCase):
         self.client.force_login(User.objects.create_superuser("root"))
         page = self.client.get(f"/admin/outlive/job/{done['refuse'].id}/change/").content.decode()
         assert ("in refuse" in page, "ValueError: no: never" in page) == (True, True), page
+        assert "ValueError: no: never" in self.client.get("/admin/outlive/job/", {"state": "failed"}).content.decode()
+        assert "[[],{}]" in self.client.get(f"/admin/outlive/job/{done['anything'].id}/change/").content.decode()
+        killer = f"/admin/outlive/killer/{done['crash'].id}/change/"
+        assert 'name="action" value="release"' in self.client.get(killer).content.decode()
         said = self.log.read_text()
         assert f"Task id={done['refuse'].id} path=tests.django.tasks.refuse state=FAILED" in said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said

@@ -18,11 +18,13 @@ from django.db.models.functions import Cast
 from django.db.utils import ProgrammingError
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.text import Truncator
 
 from outlive import operations, store
 from outlive.django.backend import OutliveBackend, backends
 from outlive.django.models import Attempt, Job, Killer, Request, Worker
 from outlive.django.registry import app_of
+from outlive.humanize import short_id
 from outlive.model import new_job_id
 from outlive.operations.verbs import CANCEL, RELEASE, RETRY, Tally, Verb, act
 from outlive.statement import Statement
@@ -34,6 +36,7 @@ MOST_COUNTED = 10_000
 MOST_FOUND = 1_000
 """How many jobs a filter shows, and an action takes."""
 MOST_CHOICES = 200
+MOST_OF_ERROR = 80
 
 
 class BoundedPaginator(Paginator):
@@ -104,7 +107,9 @@ class _ByQueue(_ByTask):
 
 
 class ReadOnly(admin.ModelAdmin):
-    """A list that changes nothing, except by its actions."""
+    """A list and pages that change nothing, except by the verbs: the list has them as actions, the pages as buttons."""
+
+    verbs: ClassVar[tuple[Verb, ...]] = ()
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -124,6 +129,15 @@ class ReadOnly(admin.ModelAdmin):
             text = f"outlive's schema is missing or old ({error}): run `manage.py migrate`"
             return HttpResponse(text, status=503, content_type="text/plain")
 
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of one row. Its template has a button for each verb that the job's state allows."""
+        row = self.get_object(request, object_id)
+        state = getattr(row, "status", State.QUARANTINED)
+        offered = [verb for verb in self.verbs if row and state in verb.takes and self.has_operate_permission(request)]
+        return super().changeform_view(request, object_id, form_url, {**(extra_context or {}), "verbs": offered})
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
@@ -135,6 +149,11 @@ class ReadOnly(admin.ModelAdmin):
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("outlive.operate_job"))
+
+    @admin.display(ordering="id")
+    def job(self, row: Any) -> Any:
+        """Its first digits, on one line."""
+        return format_html('<span style="white-space: nowrap">{}</span>', short_id(row.pk))
 
     @admin.display(description="dashboard")
     def dashboard(self, row: Any) -> Any:
@@ -148,11 +167,12 @@ class ReadOnly(admin.ModelAdmin):
 @admin.register(Job)
 class JobAdmin(ReadOnly):
     page = "jobs/{}"
-    list_display: ClassVar = ("id", "task", "queue", "status", "attempt", "created_at", "completed_at", "dashboard")
+    list_display: ClassVar = ("job", "task", "status", "last_error", "attempt", "created_at", "queue", "dashboard")
     list_filter: ClassVar = (_ByState, _ByTask, _ByQueue)
     search_fields: ClassVar = ("=id", "=task")
     search_help_text = "An id or the whole name of a task"
-    actions: ClassVar = [_action(verb) for verb in (RETRY, CANCEL, RELEASE)]
+    verbs: ClassVar = (RETRY, CANCEL, RELEASE)
+    actions: ClassVar = [_action(verb) for verb in verbs]
     fields: ClassVar = (
         *("id", "task", "queue", "status", "priority", "created_at", "ready_at", "locked_by", "locked_at"),
         *("completed_at", "held_since", "arguments", "attempts", "dashboard"),
@@ -168,23 +188,30 @@ class JobAdmin(ReadOnly):
         wanted = JobFilter(states=states, task=task or None, queue=queue or None)
         return queryset.filter(id__in=_run(backend, store.find_jobs(wanted, limit=MOST_FOUND)).ids)
 
+    def last_error(self, job: Job) -> str:
+        return str(Truncator(job.error or "").chars(MOST_OF_ERROR))
+
     def arguments(self, job: Job) -> Any:
         """As they were enqueued, in JSON."""
         found = Request.objects.using(job._state.db).annotate(text=Cast("args", TextField())).get(job=job.id)
         return format_html("<pre>{}</pre>", json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
 
     def attempts(self, job: Job) -> Any:
-        """Each that has ended: how, and its traceback."""
+        """Each that has ended: how, and its traceback or its result."""
         found = Attempt.objects.using(job._state.db).filter(job=job.id).order_by("attempt")
-        rows = ((one.attempt, one.outcome, one.worker, one.ended_at, one.error, one.stack or "") for one in found)
+        rows = (
+            (one.attempt, one.outcome, one.worker, one.ended_at, one.error or "", one.stack or one.text or "")
+            for one in found.annotate(text=Cast("result", TextField()))
+        )
         return format_html_join("", "<p>{}: {} on {}, {}<br>{}</p><pre>{}</pre>", rows) or "No attempt has ended."
 
 
 @admin.register(Killer)
 class KillerAdmin(ReadOnly):
     page = "jobs/{}"
-    list_display: ClassVar = ("id", "task", "outcome", "signal", "quarantined_at", "killed_on", "dashboard")
-    actions: ClassVar = [_action(verb) for verb in (RELEASE, CANCEL)]
+    list_display: ClassVar = ("job", "task", "outcome", "signal", "quarantined_at", "killed_on", "dashboard")
+    verbs: ClassVar = (RELEASE, CANCEL)
+    actions: ClassVar = [_action(verb) for verb in verbs]
 
 
 @admin.register(Worker)
