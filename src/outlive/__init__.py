@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from outlive.errors import Fail as Fail
     from outlive.errors import JobFailed as JobFailed
     from outlive.errors import JobNotFound as JobNotFound
+    from outlive.errors import NotReceived as NotReceived
     from outlive.errors import OutliveError as OutliveError
     from outlive.errors import Retry as Retry
     from outlive.errors import SchemaMismatch as SchemaMismatch
@@ -61,8 +62,8 @@ _NAMES = {
     "client.source": "Source",
     "client.task": "Task",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
-    "JobFailed JobNotFound OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt Stopped "
-    "WrongConnection",
+    "JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt "
+    "Stopped WrongConnection",
     "model": "BatchCounts JobProgress Record",
     "states": "Outcome State",
 }

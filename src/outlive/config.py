@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeout_s: float | None = 3600.0
     stall_s: float | None = None
     memory_bytes: int | None = None
+    park_s: float = 30.0
+    park_bytes: int | None = None
     backoff_base_s: float = 60.0
     backoff_cap_s: float = 86400.0
     max_args_bytes: int = 1048576
@@ -104,6 +106,8 @@ class Settings(TypedDict, total=False):
     timeout_s: Duration | None
     stall_s: Duration
     memory_bytes: int | str
+    park_s: Duration
+    park_bytes: int | str
     backoff_base_s: Duration
     backoff_cap_s: Duration
     max_args_bytes: int | str
@@ -269,7 +273,7 @@ def _count(key: str, value: object) -> int:
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "memory_bytes": validation.memory_bytes,
-    **dict.fromkeys(("max_args_bytes", "max_result_bytes", "cache_bytes"), validation.size_bytes),
+    **dict.fromkeys(("max_args_bytes", "max_result_bytes", "cache_bytes", "park_bytes"), validation.size_bytes),
     "service": validation.identifier,
     "log_format": lambda key, value: validation.choice(key, value, "text", "json"),
     **dict.fromkeys(("log_level", "job_log_level"), lambda key, value: validation.choice(key, value, *_LEVELS)),

@@ -115,6 +115,10 @@ class Snooze(OutliveError):
         self.after = after
 
 
+class NotReceived(OutliveError, TimeoutError):
+    """Raised by `job.receive(…)` if its signal does not come in time."""
+
+
 class Fail(OutliveError):
     """Raised by a job that should fail without a retry."""
 

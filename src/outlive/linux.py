@@ -207,6 +207,10 @@ def _started(pid: int) -> int:
     return int(words[19]) if words and words[0] != b"Z" else 0
 
 
+def lives(pid: int) -> bool:
+    return bool(_started(pid))
+
+
 def kill_orphans(variable: str) -> list[int]:
     """Kill the processes on this machine whose environment has, as `variable`, the sign of a process that is dead.
 

@@ -122,6 +122,7 @@ class Call(Frame, tag=5):
     - `arguments`, `inputs` and `steps` fetch a part of what is too large for `Run`;
     - `batch` fetches the id of the job's batch;
     - `step` keeps a step (see `KeptStep`). A call without a number gets no answer;
+    - `wait` suspends the job (see `Wait`). The answer comes when the wait is over, if the process is there then;
     - `complete` announces that the job ends its attempt in its own transaction, so the supervisor must not. The answer
       is a secret, which proves to the database that the job owns the attempt. `secret` asks for that alone.
     """
@@ -144,6 +145,27 @@ class KeptStep(msgspec.Struct, array_like=True):
     relaxed: bool = False
     token: int = 0
     """The attempt that has taken it. A thread of an earlier job in a warm child may send one too."""
+
+
+class Wait(msgspec.Struct, array_like=True):
+    """What a call `wait` asks for: to wait in a step until some time has passed, until a signal comes, or until jobs
+    have ended: those that are spawned by it, or those with these ids."""
+
+    token: int
+    step: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
+    after_s: float | None = None
+    signal: str | None = None
+    spawns: bytes | None = None
+    needs: list[bytes] | None = None
+
+
+class Waited(msgspec.Struct, array_like=True):
+    """The answer to a `wait` that is over: the attempt from now on, and what was received."""
+
+    token: int
+    attempt: int
+    received: bool
+    value: bytes | None
 
 
 class Progress(Frame, tag=6):
@@ -263,6 +285,10 @@ _encoder = msgspec.msgpack.Encoder()
 TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
+
+
+def answer_wait(number: int, waited: Waited) -> Reply:
+    return Reply(number, _encoder.encode(waited))
 
 
 def encode_frame(frame: Frame) -> bytes:

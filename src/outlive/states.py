@@ -17,6 +17,7 @@ class State(StrEnum):
     RETRYABLE = "retryable"
     RUNNING = "running"
     BLOCKED = "blocked"
+    SUSPENDED = "suspended"
     QUARANTINED = "quarantined"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -48,7 +49,7 @@ class Transition(NamedTuple):
     when: str
 
 
-PENDING, RETRYABLE, RUNNING, BLOCKED, QUARANTINED, SUCCEEDED, FAILED, CANCELLED = State
+PENDING, RETRYABLE, RUNNING, BLOCKED, SUSPENDED, QUARANTINED, SUCCEEDED, FAILED, CANCELLED = State
 FINISHED = frozenset({SUCCEEDED, FAILED, CANCELLED})
 OVER = FINISHED | {QUARANTINED}
 """A client that waits for the result waits no longer: a quarantined job goes on only if a person releases it."""
@@ -104,6 +105,14 @@ TRANSITIONS = (
     Transition("stop", (RUNNING,), CANCELLED, "end_and_claim",
         "Its worker stopped it because an operator asked for that, or its function raised `Cancel`."),
 
+    # Its code waits, and it holds no slot meanwhile.
+    Transition("suspend", (RUNNING,), SUSPENDED, "suspend",
+        "It waits for a time, for a signal or for other jobs: it has called `sleep`, `receive` or `gather`."),
+    Transition("resume", (SUSPENDED,), RUNNING, "resume",
+        "The wait is over, and its worker has kept the process: that goes on where it is."),
+    Transition("end_wait", (SUSPENDED,), PENDING, "end_due",
+        "The wait is over, and no worker has its process any more. If the signal ends it, the statement is `send`."),
+
     # The reaper finds it.
     Transition("expire", (RUNNING,), PENDING, "expire", "Its lease expired, and the attempt is lost."),
     Transition("expire", (RUNNING,), RETRYABLE, "expire", "The same, and an earlier attempt has failed."),
@@ -124,7 +133,8 @@ TRANSITIONS = (
         for event in ("restart", "convict", "expire", "reap")),
 
     # An operator acts on it.
-    Transition("cancel", (PENDING, RETRYABLE, BLOCKED, QUARANTINED), CANCELLED, "cancel", "An operator cancels it."),
+    Transition("cancel", (PENDING, RETRYABLE, BLOCKED, SUSPENDED, QUARANTINED), CANCELLED, "cancel",
+        "An operator cancels it."),
     Transition("cancel", (RUNNING,), RUNNING, "cancel", "An operator asks its worker to stop it."),
     Transition("retry", (FAILED, CANCELLED, RETRYABLE), PENDING, "retry",
         "An operator retries it. All of its counters become zero."),

@@ -12,6 +12,7 @@ from outlive import statement, store
 from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
+from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.zygote_handle import Parent
 from tests.driving.making import Connect, Queue, request
@@ -53,7 +54,7 @@ def beside_locked_calls(
     stranger.make(dedupe_key=LOCKED)
 
     async def use() -> None:
-        calls = JobCalls(database_url)
+        calls = JobCalls(database_url, cast("Waits", None))
         asking = [Asking(calls, LOCKED) for _ in range(BLOCKED)]
         try:
             for first in range(0, BLOCKED, job_calls.SESSIONS):

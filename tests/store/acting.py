@@ -16,6 +16,7 @@ from psycopg import sql
 from outlive import db, states, store
 from outlive.errors import BadArguments, StaleAttempt
 from outlive.model import Ended, new_job_id
+from outlive.protocol import Wait
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, WORKER, Queue, lane
 
@@ -28,7 +29,7 @@ NEEDED = UUID(int=7)
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
 TABLES = (
     *("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes"),
-    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns", "end_checks", "steps"),
+    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns", "end_checks", "steps", "signals"),
 )
 
 ENDS: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ ENDS: dict[str, dict[str, Any]] = {
     "stop": {"outcome": Outcome.CANCELLED},
 }
 FENCED = frozenset(
-    {*ENDS, "renew", "complete", "restart", "convict"}
+    {*ENDS, "renew", "complete", "restart", "suspend", "convict"}
 )  # Events that need the attempt's token and worker.
 
 
@@ -56,6 +57,7 @@ class Place(StrEnum):
     RUNNING = "running"
     BLOCKED = "blocked"
     DEPENDENT = "dependent"
+    SUSPENDED = "suspended"
     QUARANTINED = "quarantined"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -152,6 +154,13 @@ def fire(queue: Queue, event: str, scene: Scene) -> None:
         case "restart":
             with contextlib.suppress(StaleAttempt), db.translated_errors(), queue.transaction():
                 queue.run(store.write_end(worker, Ended(token, Outcome.RELEASED, restart=b'{"n": 2}')))
+        case "suspend":
+            with contextlib.suppress(StaleAttempt), db.translated_errors(), queue.transaction():
+                queue.run(store.suspend(worker, Wait(token, "sleep", after_s=60.0)))
+        case "resume":
+            queue.run(store.resume(worker, limit=1, lease_s=300.0))
+        case "end_wait":
+            queue.run(store.end_due())
         case "expire":
             queue.run(store.expire())
         case "reap":
@@ -217,6 +226,8 @@ def bring(
         case Place.BLOCKED:
             fire(connection, "hand_back", scene)
             fire(connection, "block", scene)
+        case Place.SUSPENDED:
+            fire(connection, "suspend", scene)
         case Place.SUCCEEDED:
             fire(connection, "succeed", scene)
         case Place.FAILED:
@@ -278,14 +289,17 @@ _UNSOUND = {
     "in a place, but never enqueued": "select id from places where id not in (select id from outlive.jobs)",
     "ended, but never enqueued": "select job_id from last where job_id not in (select id from outlive.jobs)",
     "counted with a gap": """select p.id from places p left join last a on a.job_id = p.id
-        where p.attempt <> coalesce(a.attempt, 0) or coalesce(a.ended, 0) <> coalesce(a.attempt, 0)""",
+        where (p.attempt <> coalesce(a.attempt, 0) or coalesce(a.ended, 0) <> coalesce(a.attempt, 0))
+          -- An attempt that waits ends without a row: the next one has the next number.
+          and p.id not in (
+            select id from outlive.held where why = 'suspended' union select job_id from outlive.steps)""",
     "both ended and running under one token": "select id from outlive.running join outlive.attempts using (token)",
     "unfinished without its dedupe key": """select j.id from outlive.jobs j join places p using (id)
         where j.dedupe_key is not null
           and (j.task, j.dedupe_key, j.id) not in (select task, key, id from outlive.dedupe_keys)""",
     "finished with its dedupe key": "select id from outlive.dedupe_keys where id not in (select id from places)",
     "released although it waits": """select job_id from outlive.dependencies
-        where not met and job_id not in (select id from outlive.held where why = 'dependent')""",
+        where not met and job_id not in (select id from outlive.held where why in ('dependent', 'suspended'))""",
     "blocked by another number of jobs": """select h.id from outlive.held h where h.why = 'dependent' and (
         h.unmet = 0 or h.unmet <> (select count(*) from outlive.dependencies d where d.job_id = h.id and not d.met))""",
     "blocked by a job that has ended": """select d.job_id from outlive.dependencies d

@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import App, migrate, store
 from outlive.db import Statement
 from outlive.model import Ended, Schedule, SourceLimits
-from outlive.protocol import KeptStep, Progress
+from outlive.protocol import KeptStep, Progress, Wait
 from outlive.sql import texts
 from outlive.states import Outcome, State
 from tests.driving.databases import login, new_database, session
@@ -26,12 +26,12 @@ VIEWS = {
     *("schedule_states", "batch_states", "metrics"),
 }
 PROTOCOL = {"register", "claim", "renew", "inputs_of", "succeed", "fail", "goodbye", "kept_steps", "keep_step"}
-ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch"}
+ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch", "send"}
 FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
-        *("count_held", "queue_rates", "watch", "silent_workers"),
+        *("count_held", "queue_rates", "watch", "silent_workers", "waits_for"),
     },
     "outlive_job": {"complete", "once"},
     "outlive_protocol": PROTOCOL,
@@ -137,7 +137,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete", "once"),
+        *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete", "once", "send"),
         *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "queue_rates"),
         *("watch", "silent_workers"),
         *PROTOCOL,
@@ -191,6 +191,16 @@ def fill_a_batch(run: Callable[..., Any]) -> None:
     run(store.prune_batches(keep_s=0))
 
 
+def wait_and_go_on(run: Callable[..., Any]) -> None:
+    """Let a job wait, as workers and clients do."""
+    run(store.enqueue([request("waits")], max_args_bytes=100))
+    [claimed] = run(store.end_and_claim(WORKER, [], [lane("waits")], limit=1)).claimed
+    assert run(store.suspend(WORKER, Wait(claimed.token, "receive:go", signal="go"))).parked
+    run(store.send(claimed.id, "go", b"1"), store.end_due())
+    [(job, *_)] = run(store.resume(WORKER, limit=1, lease_s=60.0))
+    run(store.unpark(WORKER, [job.id]), store.end_and_claim(WORKER, [Ended(job.token)]))
+
+
 def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
     done = set[str]()
     with session(queue, database_url, "outlive_worker") as worker:
@@ -212,6 +222,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
         run(store.kept_by_jobs([one.id for one in batch]), store.steps_of(batch[0].id), store.kept_steps(tokens[0], ""))
+        wait_and_go_on(run)
         run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent(WORKER))

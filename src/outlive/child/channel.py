@@ -22,7 +22,8 @@ FEW_BYTES, MANY_BYTES = 2048, 65536
 pages of the zygote, in whose gaps Python puts new objects."""
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
-_encode_step = msgspec.msgpack.Encoder().encode
+_encode_body = msgspec.msgpack.Encoder().encode
+_waited = msgspec.msgpack.Decoder(protocol.Waited)
 _INPUTS = msgspec.msgpack.Decoder(list[tuple[int | None, bytes | None]])
 
 
@@ -129,9 +130,13 @@ class Channel:
     def keep(self, step: protocol.KeptStep) -> bytes:
         """Keep a step, and return the value that is kept."""
         if not step.relaxed:
-            return self.call("step", _encode_step(step))
-        self.send(protocol.Call(0, "step", _encode_step(step)))
+            return self.call("step", _encode_body(step))
+        self.send(protocol.Call(0, "step", _encode_body(step)))
         return step.value or b""
+
+    def wait(self, wait: protocol.Wait) -> protocol.Waited:
+        """Suspend the job. This returns when the wait is over, if the process is kept for so long."""
+        return _waited.decode(self.call("wait", _encode_body(wait)))
 
     def note_steps(self, names: Iterable[str]) -> None:
         """Say which steps are under way, without a frame: the supervisor reads it only if this process dies."""

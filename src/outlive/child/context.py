@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import msgspec
 
 from outlive import caller_connections, job_gateway, validation, wire
+from outlive.annotations import form_of
 from outlive.arguments import Codec
-from outlive.errors import BadArguments, Fail, OutliveError, Restarted, WrongConnection
+from outlive.errors import BadArguments, Fail, NotReceived, OutliveError, Restarted, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
 from outlive.statement import Statement
@@ -24,6 +25,14 @@ MAX_KEY_BYTES = 1000
 """Scope, source and key of a record share one row of an index, and such a row takes at most 2704 bytes."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Patience(TypedDict, total=False):
+    timeout: validation.Duration | None
+
+
 class NoJob(OutliveError):
     """outlive.current() was called where no job runs."""
 
@@ -33,13 +42,14 @@ class Enqueuing(Protocol):
     def traced(self, request: JobRequest) -> JobRequest: ...
 
 
-class Spawned(Protocol):
-    """The type of `task.job(…)`."""
+class Spawned(Protocol[R]):
+    """The type of `task.job(…)`, for a job that returns R."""
 
     @property
     def app(self) -> Enqueuing: ...
     @property
     def request(self) -> JobRequest: ...
+    def results(self, ids: list[UUID]) -> list[R]: ...
 
 
 class Findings:
@@ -73,17 +83,17 @@ class Findings:
 
 
 class Context:
-    """One attempt, as its job sees it: `attempt` is its number, `last_checkpoint` what the attempt before has kept,
-    `source` the name of its source, `token` its token and `worker` its worker's id.
+    """One attempt, as its job sees it: `last_checkpoint` is what the attempt before has kept, `source` the name of its
+    source and `worker` its worker's id.
     """
 
     __slots__ = (
         *("_channel", "_codec", "_findings", "_inputs", "_journal", "_run"),
-        *("attempt", "last_checkpoint", "source", "token", "worker"),
+        *("last_checkpoint", "source", "worker"),
     )
 
     def __init__(self, run: Run, channel: Channel, findings: Findings, codec: Codec) -> None:
-        self.attempt, self.token, self.source, self.worker = run.attempt, run.token, run.source, channel.worker
+        self.source, self.worker = run.source, channel.worker
         self.last_checkpoint: object = None if run.checkpoint is None else wire.decode(run.checkpoint)
         self._run, self._channel, self._findings, self._codec = run, channel, findings, codec
         self._inputs: list[Any] | None = None
@@ -98,6 +108,16 @@ class Context:
             made = Journal(self._run, self._channel)
             self._journal = self._journal or made  # Another thread may have made one meanwhile.
         return self._journal
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt. After a wait it is a new one."""
+        return self._run.attempt
+
+    @property
+    def token(self) -> int:
+        """The token of this attempt. After a wait it is a new one."""
+        return self._run.token
 
     @property
     def job_id(self) -> UUID:
@@ -153,11 +173,58 @@ class Context:
                 )
         self._findings.add_record({"scope": scope, "key": key, "data": data, "strength": float(strength)})
 
-    def spawn(self, *jobs: Spawned) -> None:
+    def spawn(self, *jobs: Spawned[Any]) -> None:
         """Enqueue these jobs when this one succeeds, in the same transaction. If it does not, they are not enqueued."""
-        for job in jobs:
-            job.app.check(job.request)
-        self._findings.add_spawns([as_json(job.app.traced(job.request)) for job in jobs])
+        self._findings.add_spawns(_requests(jobs))
+
+    def sleep(self, duration: validation.Duration) -> None:
+        """Wait for this time. The job holds no slot meanwhile; it may go on in another process, after its steps."""
+        self.journal.sleep(validation.seconds("duration", duration))
+
+    async def asleep(self, duration: validation.Duration) -> None:
+        """The async twin of `sleep`."""
+        await _in_thread(self.sleep, duration)
+
+    @overload
+    def receive(self, signal: str, kind: type[R], *, timeout: validation.Duration | None = None) -> R: ...
+    @overload
+    def receive(self, signal: str, *, timeout: validation.Duration | None = None) -> Any: ...
+    def receive(self, signal: str, kind: Any = Any, *, timeout: validation.Duration | None = None) -> Any:
+        """The next signal of this name that was sent to this job, as this type. It waits for it like `sleep`.
+
+        NotReceived if it does not come within `timeout`.
+        """
+        after_s = None if timeout is None else validation.seconds("timeout", timeout)
+        value = self.journal.receive(validation.identifier("signal", signal), after_s)
+        if value is None:
+            raise NotReceived(f"the signal {signal} did not come within {after_s:g} s")
+        return form_of(kind, current).decode(value, f"the signal {signal}")
+
+    @overload
+    async def areceive(self, signal: str, kind: type[R], **options: Unpack[_Patience]) -> R: ...
+    @overload
+    async def areceive(self, signal: str, **options: Unpack[_Patience]) -> Any: ...
+    async def areceive(self, signal: str, kind: Any = Any, **options: Unpack[_Patience]) -> Any:
+        """The async twin of `receive`."""
+        return await _in_thread(lambda: self.receive(signal, kind, **options))
+
+    def gather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
+        """Enqueue these jobs, wait until all have ended, and return their results in this order.
+
+        JobFailed if one has ended without a result. They are enqueued once, whatever happens to this job.
+        """
+        if not (listed := list(jobs)):
+            return []
+        ids = self.journal.spawn_and_wait(msgspec.json.encode([*map(msgspec.Raw, _requests(listed))]))
+        while True:
+            try:
+                return listed[0].results(ids)
+            except TimeoutError:  # An earlier attempt has enqueued them, and was stopped before they had ended.
+                self.journal.wait_for(ids)
+
+    async def agather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
+        """The async twin of `gather`."""
+        return await _in_thread(self.gather, jobs)
 
     def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""
@@ -223,6 +290,18 @@ class Context:
 _USE_COMPLETE = "use `context.complete(…)`, without await"
 _ONCE = b"select outlive.once($1::bigint, $2::text, $3::text)"
 _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, $5::json)"
+
+
+async def _in_thread(call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+    return await asyncio.to_thread(call, *args, **kwargs)
+
+
+def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
+    for job in jobs:
+        job.app.check(job.request)
+    return [as_json(job.app.traced(job.request)) for job in jobs]
 
 
 def _once(name: str) -> str:

@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
+from outlive import job_gateway
 from outlive.child.steps import BELOW
 from outlive.child.timer import time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
-from outlive.protocol import MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run
+from outlive.protocol import MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
 from outlive.wire import NotJson
 
 if TYPE_CHECKING:
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
     from outlive.child.steps import Step
 
 MAX_ARGUMENTS_CHARS = 200
+TIMED_OUT = "timed out"
+"""What a wait for a signal is kept with, in place of arguments, if the signal did not come."""
 
 _log = logging.getLogger("outlive.job")
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
+_ids = msgspec.json.Decoder(list[UUID])
 _inside: ContextVar[str] = ContextVar("_inside", default="")
 """The step whose code runs. Tasks of asyncio inherit it, and threads don't."""
 
@@ -44,13 +49,14 @@ class _Kept(NamedTuple):
 
 class Journal:
     def __init__(self, run: Run, channel: Channel) -> None:
-        self._token, self._channel = run.token, channel
+        self._run, self._channel = run, channel
         self._kept = _earlier(run, channel)
         self._bytes = sum(len(one.value) for one in self._kept.values())
         self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often each step was called, by the step that calls it."""
         self._under_way: dict[str, str] = {}
         """The names of the steps that are under way, by what they have without a number."""
+        self._waits_in: str | None = None
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
@@ -105,10 +111,10 @@ class Journal:
                 f"two calls of the step {base} are under way at once, so their order is not known when the job runs"
                 f' again: give each a name, as in {step.name}.named("page-7")(…)'
             )
+        if self._waits_in is not None:
+            raise OutliveError(f"the step {base} can't begin: the job waits in {self._waits_in}")
         found: _Kept | None = None
-        calls = self._calls[outer]
-        calls[base] += 1
-        name = base if calls[base] == 1 else f"{base}#{calls[base]}"
+        name = self._next_name(base, outer)
         if len(name.encode()) > MAX_STEP_CHARS:
             raise OutliveError(f"the name of the step {name[:100]}… has more than {MAX_STEP_CHARS:,} bytes")
         self._under_way[base] = name
@@ -122,6 +128,50 @@ class Journal:
             del self._under_way[base]
             if found is None:
                 self._channel.note_steps(self._under_way.values())
+
+    def _next_name(self, base: str, outer: str = "") -> str:
+        calls = self._calls[outer]
+        calls[base] += 1
+        return base if calls[base] == 1 else f"{base}#{calls[base]}"
+
+    def sleep(self, after_s: float) -> None:
+        """Wait for this time, unless an earlier attempt has."""
+        if (name := self._next_name("sleep")) not in self._kept:
+            self._wait(name, after_s=after_s)
+
+    def receive(self, signal: str, after_s: float | None) -> bytes | None:
+        """The next signal of this name as JSON; None if it does not come in this time."""
+        name = self._next_name(f"receive:{signal}")
+        found = self._kept.get(name) or self._wait(name, signal=signal, after_s=after_s)
+        return None if found.arguments == TIMED_OUT else found.value
+
+    def spawn_and_wait(self, spawns: bytes) -> list[UUID]:
+        """Spawn jobs, and wait until they have ended. Returns their ids, in the order of the spawns.
+
+        If an earlier attempt has spawned them, some may not have ended: `wait_for` waits for these.
+        """
+        name = self._next_name("gather")
+        return _ids.decode((self._kept.get(name) or self._wait(name, spawns=spawns)).value)
+
+    def wait_for(self, ids: list[UUID]) -> None:
+        """Wait again for the jobs of the last `spawn_and_wait`."""
+        number = self._calls[""]["gather"]
+        self._wait("gather" if number == 1 else f"gather#{number}", needs=[one.bytes for one in ids])
+
+    def _wait(self, name: str, **what: Any) -> _Kept:
+        """Wait in a step. If this process is kept until the wait is over, it goes on with a new attempt."""
+        if busy := [*self._under_way.values(), *filter(None, (_inside.get(), self._waits_in))]:
+            raise OutliveError(f"the job can't wait in {name} while it is in {', '.join(busy)}: wait for one at a time")
+        self._waits_in = name
+        try:
+            waited = self._channel.wait(Wait(self._run.token, name, **what))
+        finally:
+            self._waits_in = None
+        self._run.token, self._run.attempt = waited.token, waited.attempt
+        if job_gateway.account is not None:
+            job_gateway.account.token = waited.token
+        found = self._kept[name] = _Kept(waited.value or b"null", None if waited.received else TIMED_OUT)
+        return found
 
     @contextmanager
     def _code_of(self, name: str) -> Iterator[None]:
@@ -155,7 +205,7 @@ class Journal:
                 f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
                 " of values. Let it enqueue further jobs, or keep addresses in place of data"
             )
-        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed, self._token))
+        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed, self._run.token))
         self._kept[name] = _Kept(kept, given)
         return value if kept == encoded else step.codec.decode_result(kept)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BELOW = " > "
 """Stands between the name of a step and that of one that it calls."""
-RESERVED = frozenset({"sleep", "receive", "once"})
+RESERVED = frozenset({"sleep", "receive", "gather", "once"})
 _MADE = re.compile(rf"{BELOW}|#\d+$")
 """What is in the names that the journal makes, so not in those that jobs give."""
 P = ParamSpec("P")

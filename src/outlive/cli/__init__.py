@@ -23,14 +23,14 @@ PANELS = {
         *("jobs", "show", "steps", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
         *("batches", "schedules", "sources", "queues"),
     ),
-    "Act": ("enqueue", "retry", "repeat", "rerun", "supply", "cancel", "release", "prune", "drain", "reload"),
+    "Act": ("enqueue", "retry", "repeat", "rerun", "supply", "send", "cancel", "release", "prune", "drain", "reload"),
     "Set up": ("migrate", "doctor"),
 }
 """The commands by what people do, in the order of `outlive --help`."""
 _SEVERAL = {
     "worker": ("up", "reap"),
     "lists": ("jobs", "killers", "workers", "stuck", "records", "audit"),
-    "steps": ("rerun", "supply"),
+    "steps": ("rerun", "supply", "send"),
     "operators": ("retry", "repeat", "cancel", "release", "prune", "drain", "reload"),
 }
 """Modules of this folder that register several commands. Each other command has a module of its own."""

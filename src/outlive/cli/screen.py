@@ -49,6 +49,7 @@ STATE_STYLES = {
     "retryable": _WAITS,
     "running": "bold blue",
     "blocked": "dim yellow",
+    "suspended": "dim cyan",
     "quarantined": _KILLED,
     "succeeded": "green",
     "failed": "bold red",

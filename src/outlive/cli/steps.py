@@ -1,4 +1,6 @@
-"""steps, rerun, supply: list what a durable job has kept, begin again at a step, and give a value in place of one."""
+"""steps, rerun, supply, send: list what a durable job has kept, begin again at a step, give a value in place of one,
+and send a signal.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +67,20 @@ def supply(
     """
     job = found_id(context, "job", id)
     screen.say(context.do_at_once(step_verbs.supply(job, step, value, operator(), replacing=replace)))
+
+
+@command(app)
+def send(
+    context: CommandContext,
+    id: JobId,
+    signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="The name that the job receives it by.")],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="What the job receives.")] = "null",
+) -> None:
+    """Send a signal to a job. It goes on if it waits for that; otherwise it gets it when it asks for it.
+
+    Example: outlive send ID packed '{"parcels": [1, 2]}'
+    """
+    screen.say(context.do_at_once(step_verbs.send(found_id(context, "job", id), signal, value, operator())))
 
 
 def _short(value: bytes | None) -> str:

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
-from outlive import store
+from outlive import caller_connections, store, validation, wire
+from outlive.annotations import form_of
 from outlive.client import results
-from outlive.errors import ConfigError, OutliveError, no_job
+from outlive.errors import BadArguments, ConfigError, OutliveError, no_job
 from outlive.model import Change, JobProgress
+from outlive.statement import Statement
 from outlive.states import State
 
 if TYPE_CHECKING:
+    from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.client.app import App
     from outlive.client.statement_runner import StatementRunner
 
@@ -83,6 +86,33 @@ class Job(Generic[R]):
     async def arelease(self) -> bool:
         """The async twin of `release`."""
         return self._changed(await self._app.runner.arun(store.release([self.id])))
+
+    def send(self, signal: str, value: object = None, *, connection: SyncConnection | None = None) -> None:
+        """Send a signal to the job, which `receive` returns there, once. With `connection`: in its transaction.
+
+        OutliveError if the job has ended.
+        """
+        sent = self._signal(signal, value)
+        if connection is None:
+            self._app.runner.run(sent)
+        else:
+            caller_connections.run_all(caller_connections.borrow(connection, "use `await job.asend(…)`"), [sent])
+
+    async def asend(self, signal: str, value: object = None, *, connection: AsyncConnection | None = None) -> None:
+        """The async twin of `send`."""
+        sent = self._signal(signal, value)
+        if connection is None:
+            await self._app.runner.arun(sent)
+        else:
+            borrowed = await caller_connections.aborrow(connection, "use `job.send(…)`, without await")
+            await caller_connections.arun_all(borrowed, [sent])
+
+    def _signal(self, signal: str, value: object) -> Statement[str]:
+        try:
+            encoded = form_of(type(value), Job.send).encode(value, "the value")
+        except wire.NotJson as error:
+            raise BadArguments(f"the signal {signal} can't be sent: {error}") from None
+        return store.send(self.id, validation.identifier("signal", signal), encoded)
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from outlive import wire
 from outlive.arguments import Codec
 from outlive.client.batch import Batch, batch_id
-from outlive.client.job import Job
+from outlive.client.job import Job, gather
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, as_json, new_job_id
@@ -91,6 +91,10 @@ class BoundJob(msgspec.Struct, Generic[R], frozen=True):
 
     app: App
     request: JobRequest
+
+    def results(self, ids: list[UUID]) -> list[R]:
+        """The results of jobs of its task that have ended. TimeoutError if one of them is unfinished."""
+        return gather([Job(id, self.app) for id in ids], timeout=0.0)
 
 
 class OnFailed(Protocol):

@@ -26,6 +26,7 @@ _STATUS = {
     State.PENDING: TaskResultStatus.READY,
     State.RETRYABLE: TaskResultStatus.READY,
     State.BLOCKED: TaskResultStatus.READY,
+    State.SUSPENDED: TaskResultStatus.RUNNING,
     State.RUNNING: TaskResultStatus.RUNNING,
     State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
     State.FAILED: TaskResultStatus.FAILED,

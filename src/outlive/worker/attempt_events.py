@@ -5,12 +5,14 @@ Slots and all below them know these methods and no service: a test may give them
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
-from outlive.worker.processes.children import Child
+from outlive.states import Outcome
+from outlive.worker.processes.children import Assignment, Child
 
 if TYPE_CHECKING:
     from outlive.worker.services import Services
@@ -40,6 +42,13 @@ class AttemptEvents:
             services.completions.expect(end)
         elif not services.progress.hold(end):
             services.outbox.put(end)
+
+    def suspended(self, one: Assignment) -> None:
+        services = self._services
+        services.leases.drop(one.job.token)
+        if services.telemetry is not None:
+            took_s = time.monotonic() - one.started
+            services.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
 
     def called(self, child: Child, call: Call) -> None:
         (self._services.steps if call.verb == "step" else self._services.calls).put(child, call)

@@ -19,6 +19,7 @@ from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
 from outlive.worker.attempts.requests import Cancels, FollowedOutput
 from outlive.worker.attempts.steps import StepWriter
+from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
@@ -69,7 +70,6 @@ class Services:
         self.progress = ProgressWriter(me.id, session, outbox, self.steps)
         self.end_lines = EndLines(me.id, session)
         self.completions = Completions(me.id, session, leases=leases, outbox=outbox, lease_s=config.lease_s)
-        self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
@@ -85,6 +85,8 @@ class Services:
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
+        self.waits = Waits(me.id, config, session, slots=slots, progress=self.progress, wake=wake)
+        self.calls = JobCalls(url, self.waits)
         self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, leases)
         self.taking_back = TakingBack(me.id, session, leases)
@@ -120,6 +122,7 @@ class Services:
             *[("late end", self.outbox.slow.run_late_once)] * LATE_SESSIONS,
             ("progress", self.progress.run_once),
             ("steps", self.steps.run_once),
+            ("parked", self.waits.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
             ("schedules", self.schedules.run_once),

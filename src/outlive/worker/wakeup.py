@@ -16,6 +16,8 @@ CANCEL = "cancel"
 """The notification of a cancel request for a running job."""
 WATCH = "watch"
 """The notification that the output of a running job is followed."""
+RESUME = "resume"
+"""The notification that the wait of a job is over whose process a worker has parked."""
 FOLLOW = "follow"
 """The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
 DRAIN, RELOAD = "drain", "reload"
@@ -28,6 +30,8 @@ class Wakeup:
         self.cancel, self.watch, self.follow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
+        self.resumable = False
+        """The wait of a job may be over whose process is parked here."""
         self.hints: dict[LaneKey, None] = {}
         """Lanes in which a job was enqueued lately."""
 
@@ -35,8 +39,15 @@ class Wakeup:
         """There is an end to write, or a slot is free."""
         self._event.set()
 
+    def resume(self) -> None:
+        self.resumable = True
+        self._event.set()
+
     def notify(self, payload: str = "") -> None:
         """A job was enqueued in the lane that the payload names; without one, anything may have changed."""
+        if payload == RESUME:
+            self.resume()
+            return
         if event := {CANCEL: self.cancel, WATCH: self.watch, FOLLOW: self.follow}.get(payload):
             event.set()
             return

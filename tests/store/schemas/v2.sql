@@ -8,6 +8,7 @@
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --               it waits for other jobs   blocked
 --               or for a slot of its key  pending (or retryable)
+--               its code waits            suspended
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
@@ -120,7 +121,8 @@ create table if not exists outlive.running (
 -- The jobs that can't be claimed: `why` says what they wait for.
 create table if not exists outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
+  why text collate "C" not null check (
+    why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key', 'suspended')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -133,11 +135,18 @@ create table if not exists outlive.held (
   crashes smallint not null,
   losses smallint not null,
   told boolean not null default false,
-  unmet int  -- Of a dependent job: how many of its dependencies are not met.
+  unmet int,  -- Of a job that waits for others: how many of its dependencies are not met.
+  -- Of a suspended job, which waits until `ready_at`: the step that it waits in, the signal that it waits for, and
+  -- the worker that has kept its process.
+  step text collate "C",
+  signal text collate "C",
+  parked_by uuid
 );
 create index if not exists held_why on outlive.held (why, since);
 create index if not exists held_by_lane on outlive.held (
   queue, source, task, why, (failures + crashes > 0), since, id);
+create index if not exists held_until on outlive.held (ready_at) where why = 'suspended';
+create index if not exists held_parked on outlive.held (parked_by) where parked_by is not null;
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
@@ -455,6 +464,16 @@ create table if not exists outlive.steps (
   supplied_by text,  -- Who has given the value in place of what the step returns; null: the step returned it.
   primary key (job_id, name)
 );
+
+-- The signals that were sent to jobs, until these receive them.
+create table if not exists outlive.signals (
+  number bigint generated always as identity primary key,
+  job_id uuid not null,
+  name text collate "C" not null,
+  value json not null,
+  at timestamptz not null
+);
+create index if not exists signals_by_job on outlive.signals (job_id, name, number);
 
 -- A schedule is what its app declares, and what operators have changed of that: a column that differs from
 -- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at
@@ -1140,7 +1159,7 @@ begin
           select from outlive.queues q where q.name = h.queue and q.paused_at is not null) then 'infinity'
         else h.ready_at end as ready_at
     from outlive.held h join outlive.jobs j on j.id = h.id
-    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent')
+    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent', 'suspended')
       and j.concurrency_key is not null),
   queued as (
     insert into outlive.keyed_jobs
@@ -2221,20 +2240,29 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
--- (none) -> pending, for an array of jobs as objects.
+create or replace function outlive.spawn(jobs json) returns table (asked uuid, existing uuid)
+language plpgsql as $$
+-- (none) -> pending, for an array of jobs as objects. Returns the same as outlive.enqueue.
 begin
-  perform outlive.enqueue(
-    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
-    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
-    array_agg(coalesce(s.on_conflict, 'skip')),
-    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
-    case when count(s.links) > 0 then array_agg(s.links) end)
-  from json_to_recordset(jobs) s(
-    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
-  having count(*) > 0;
+  return query
+    select e.*
+    from (
+      select
+        array_agg(coalesce(s.id, outlive.uuid7())) as ids, array_agg(s.task) as tasks,
+        array_agg(s.queue) as queues, array_agg(s.source) as sources, array_agg(coalesce(s.args, '{}')) as args,
+        array_agg(s.priority::smallint) as priorities, array_agg(s.delay_s) as delays_s,
+        array_agg(s.run_at) as run_ats,
+        case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end as keys,
+        array_agg(coalesce(s.on_conflict, 'skip')) as on_conflicts,
+        case when count(s.options) > 0 then array_agg(s.options) end as options,
+        case when count(s.links) > 0 then array_agg(s.links) end as links
+      from json_to_recordset(jobs) s(
+        id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+        run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
+      having count(*) > 0) a,
+      outlive.enqueue(
+        a.ids, a.tasks, a.queues, a.sources, a.args, a.priorities, a.delays_s, a.run_ats, a.keys, a.on_conflicts,
+        a.options, 2147483647, false, a.links) e;
 end $$;
 
 create or replace function outlive.enqueue_plain(
@@ -2347,6 +2375,15 @@ return case
   when why = 'dependent' then 'blocked'
   else why end;
 
+create or replace function outlive.waits_for(h outlive.held) returns text language sql stable
+-- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs; otherwise null.
+return 'waits' || nullif(concat(
+  case h.unmet when 1 then ' for 1 job' else ' for ' || h.unmet || ' jobs' end,
+  ' for the signal ' || h.signal,
+  ' until ' || to_char(
+    case when h.why = 'suspended' then nullif(h.ready_at, 'infinity') end at time zone 'UTC',
+    'YYYY-MM-DD HH24:MI:SS "UTC"')), '');
+
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
   select coalesce(
@@ -2359,7 +2396,7 @@ end;
 
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- pending, retryable, blocked, suspended, quarantined -> cancelled; running -> asked to stop. Zero rows: no job.
 -- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
 -- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
 -- are being moved, or end in their own transaction. The ends of jobs that ran at first are left for later.
@@ -2442,7 +2479,7 @@ begin
   with again as (
     update outlive.dependencies d set met = false
     where d.job_id = any(ids)
-      and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked')
+      and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked', 'suspended')
     returning d.needs, d.job_id),
   moved as (
     delete from outlive.waiting w where w.id = any(array(select a.job_id from again a)) returning w.*),
@@ -2514,6 +2551,7 @@ begin
     notes := notes || jsonb_build_object(j.id, coalesce(note, case state
       when 'quarantined' then 'it is in quarantine: release it instead'
       when 'blocked' then 'it is blocked: release it instead'
+      when 'suspended' then 'it waits, as its code says'
       when 'succeeded' then 'it has succeeded: repeat it instead'
       else 'it is under way already' end));
   end loop;
@@ -2580,7 +2618,8 @@ begin
   foreach id in array ids loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
-    with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
+    with freed as (
+      delete from outlive.held h where h.id = release.id and h.why not in ('key', 'suspended') returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
@@ -2647,12 +2686,192 @@ begin
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.steps s where s.job_id = any(mine);
+  delete from outlive.signals s where s.job_id = any(mine);
   delete from outlive.expiring e where e.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
   perform outlive.forget_in_batches(mine);
   delete from outlive.jobs j where j.id = any(mine);
   get diagnostics gone = row_count;
   return gone;
+end $$;
+
+-- Waits: a job that waits for a time, for a signal or for other jobs is held as suspended, and holds nothing else.
+--
+--     suspend    a running job waits, unless what it waits for is there
+--     wait_for   it waits for other jobs
+--     send       leaves a signal for a job, and ends the wait for it
+--     end_waits  the waits of jobs are over
+--     end_due    ends the waits whose time has come
+--
+-- A wait that is over is a step: the next attempt finds it, and goes on behind it. The worker that ran the job may
+-- have parked its process (`parked_by`). Then the row stays for a second, so that this worker can claim it with
+-- the statement `resume`, and the process goes on where it is. If it does not, any worker claims the job.
+-- Suspend and send lock the row of the job first, so one of the two sees what the other has done.
+
+create or replace function outlive.suspend(
+  token bigint, worker uuid, step text, after_s double precision default null, signal text default null,
+  spawns json default null, needs uuid[] default null)
+returns table (outcome text, value json, parked boolean) language plpgsql as $$
+-- running -> suspended: the job waits in `step` for some time, or for a signal, or for the jobs that it spawns or
+-- needs. Or it goes on (`over`, with the signal or what an operator has supplied), or is to be `cancelled`.
+-- `parked`: its process may go on when the wait is over. That of a job with a key or a source may not: it needs a
+-- slot or a permit first. OL002: the attempt is no longer this worker's.
+declare
+  job outlive.jobs;
+  had outlive.running;
+  unmet int;
+  over boolean;
+begin
+  select j.* into job from outlive.jobs j
+  where j.id = (select r.id from outlive.running r where r.token = suspend.token) for no key update;
+  select r.* into had from outlive.running r
+  where r.token = suspend.token and r.worker = suspend.worker for update;
+  if not found then
+    perform outlive.refuse_stale(token);
+  end if;
+  outcome := 'cancelled';
+  parked := false;
+  if had.cancel_requested then
+    return next;
+    return;
+  end if;
+  if had.crashes + had.losses > 0 and outlive.forgives_kills(had.id) then  -- A wait is a step.
+    had.crashes := 0;
+    had.losses := 0;
+  end if;
+  if spawns is not null then
+    needs := array(
+      select coalesce(m.existing, s.id)
+      from rows from (json_to_recordset(spawns) as (id uuid)) with ordinality s(id, at)
+        left join outlive.spawn(spawns) m on m.asked = s.id
+      order by s.at);
+  end if;
+  if needs is not null then
+    unmet := outlive.wait_for(had, step, needs);
+    over := unmet = 0;
+  else
+    select s.value into value from outlive.steps s where s.job_id = had.id and s.name = step;
+    over := found;
+    if not over then
+      delete from outlive.signals s where s.number = (
+        select min(o.number) from outlive.signals o where o.job_id = had.id and o.name = signal)
+      returning s.value into value;
+      over := found;
+      if over then
+        insert into outlive.steps (job_id, name, value, attempt, at)
+        values (had.id, step, value, had.attempt, outlive.now());
+        update outlive.running r set failures = 0, crashes = had.crashes, losses = had.losses
+        where r.token = had.token;
+      end if;
+    end if;
+  end if;
+  outcome := case when over then 'over' else 'suspended' end;
+  if not over then
+    parked := job.concurrency_key is null and had.source = '';
+    delete from outlive.running r where r.token = had.token;
+    insert into outlive.held (
+      id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses, unmet, step,
+      signal, parked_by)
+    values (
+      had.id, 'suspended', outlive.now(), had.queue, had.source, had.task, had.priority,
+      coalesce(outlive.now() + least(after_s, 1e10) * interval '1 second', 'infinity'), had.attempt, 0,
+      had.crashes, had.losses, unmet, step, signal, case when parked then worker end);
+    delete from outlive.expiring e where e.job_id = had.id;  -- It has started in time.
+    perform outlive.follow_keys(array[had.id], array['suspended'], true);
+  end if;
+  return next;
+end $$;
+
+create or replace function outlive.wait_for(had outlive.running, step text, needs uuid[]) returns int
+language plpgsql as $$
+-- A job waits for these jobs to end, in whatever way. The step keeps their ids, in their order. Returns how many
+-- are unfinished.
+begin
+  insert into outlive.steps (job_id, name, value, attempt, at)
+  values (had.id, step, to_json(needs), had.attempt, outlive.now()) on conflict do nothing;
+  insert into outlive.dependencies (needs, job_id, on_failure)
+  select k.id, had.id, 'proceed'
+  from (select j.id from outlive.jobs j where j.id = any(needs) order by j.id for key share) k  -- None is pruned.
+  on conflict do nothing;
+  -- Some may end before this commits.
+  insert into outlive.end_checks (needed, dependents) values (needs, array[had.id]);
+  perform pg_notify('outlive', 'follow');
+  return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
+end $$;
+
+create or replace function outlive.send(job uuid, signal text, value json default null) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
+-- goes on. OL003: the job has ended, or the signal can't be kept.
+declare
+  state text;
+  waiting outlive.held;
+begin
+  perform outlive.refuse_unless(
+    length(signal) between 1 and 200, 'the name of a signal has 1 to 200 characters');
+  perform outlive.refuse_unless(
+    octet_length(value::text) <= 1048576, 'the value of a signal has at most 1 MiB: send the address of the data');
+  perform outlive.refuse_unreadable('the value of a signal', value);
+  perform from outlive.jobs j where j.id = job for no key update;
+  perform outlive.refuse_unless(found, format('there is no job %s', job));
+  state := outlive.state_of(job);
+  perform outlive.refuse_unless(
+    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
+  select h.* into waiting from outlive.held h
+  where h.id = job and h.why = 'suspended' and h.signal = send.signal for update;
+  if found then
+    insert into outlive.steps (job_id, name, value, attempt, at)
+    values (job, waiting.step, coalesce(value, 'null'), waiting.attempt, outlive.now()) on conflict do nothing;
+    update outlive.held h set signal = null where h.id = job;
+    perform outlive.end_waits(array[job]);
+  else
+    perform outlive.refuse_unless(
+      (select count(*) from outlive.signals s where s.job_id = job) < 1000,
+      '1,000 signals wait for it to receive them');
+    insert into outlive.signals (job_id, name, value, at)
+    values (job, signal, coalesce(value, 'null'), outlive.now());
+  end if;
+  return outlive.state_of(job);
+end $$;
+
+create or replace function outlive.end_waits(ids uuid[], patience interval default interval '1 second')
+returns int language plpgsql as $$
+-- suspended -> pending: what these jobs wait for has come, or their time is over. Returns how many go on. Those
+-- with a parked process stay for a moment, ready for the worker that has parked it. The caller has locked their
+-- rows in `held`.
+declare
+  going uuid[];
+begin
+  update outlive.held h set ready_at = outlive.now()
+  where h.id = any(ids) and h.parked_by is not null and h.ready_at > outlive.now();
+  if found then
+    perform pg_notify('outlive', 'resume');
+  end if;
+  with over as (
+    delete from outlive.held h
+    where h.id = any(ids) and (h.parked_by is null or h.ready_at <= outlive.now() - patience) returning h.*),
+  kept as (
+    insert into outlive.steps (job_id, name, arguments, attempt, at)
+    select o.id, o.step, case when o.signal is not null then 'timed out' end, o.attempt, outlive.now() from over o
+    on conflict do nothing),
+  placed as (
+    insert into outlive.waiting
+    select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt, 0, o.crashes, o.losses
+    from over o returning waiting.id)
+  select coalesce(array_agg(p.id), '{}') into going from placed p;
+  if cardinality(going) > 0 then
+    perform outlive.requeue_keyed(going, going), outlive.wake();
+  end if;
+  return cardinality(going);
+end $$;
+
+create or replace function outlive.end_due(batch int) returns int
+language plpgsql set enable_seqscan = off set jit = off as $$
+-- End the waits whose time has come. Returns how many jobs go on. Locked ones are left for the next time.
+begin
+  return outlive.end_waits(array(
+    select h.id from outlive.held h where h.why = 'suspended' and h.ready_at <= outlive.now()
+    order by h.ready_at limit batch for update skip locked));
 end $$;
 
 -- What becomes of the steps of a job as a whole: operators drop or replace some, and a job drops its own.
@@ -2685,6 +2904,7 @@ begin
   perform outlive.refuse_unless(
     state in ('succeeded', 'failed', 'cancelled', 'quarantined', 'retryable'), case state
       when 'running' then 'it is running: cancel it, or wait until its attempt has ended'
+      when 'suspended' then 'it waits: cancel it first'
       else format('it is %s: only a job that has ended, is in quarantine or waits for a retry begins again', state)
       end);
   select s.at into since from outlive.steps s where s.job_id = job and s.name = step;
@@ -2750,6 +2970,9 @@ begin
     update outlive.steps s set value = supply.value, arguments = null, took_s = null, supplied_by = who
     where s.job_id = job and s.name = step;
   end if;
+  update outlive.held h set parked_by = null where h.id = job;  -- The process does not know of the new value.
+  perform outlive.end_waits(array(
+    select h.id from outlive.held h where h.id = job and h.why = 'suspended' and h.step = supply.step));
   return outlive.state_of(job);
 end $$;
 
@@ -2781,6 +3004,8 @@ begin
   if state <> 'cancelled' then
     update outlive.jobs j set args = restart.args, fingerprint = null where j.id = had.id;
     delete from outlive.steps s where s.job_id = had.id;
+    delete from outlive.dependencies d where d.job_id = had.id and not exists (
+      select from outlive.jobs j where j.id = had.id and d.needs = any(j.after));
     update outlive.progress p set checkpoint = null where p.job_id = had.id;
   end if;
   perform outlive.follow_up(array[had.id], array[state]);
@@ -3396,6 +3621,7 @@ declare
   doomed uuid[];
   too_many boolean;
   released uuid[];
+  gathered uuid[];
   reasons text[];
   first uuid;
   last uuid;
@@ -3465,7 +3691,7 @@ begin
     from (select m.job_id, count(*)::int as met from met m group by m.job_id) p),
   freed as (
     delete from outlive.held h
-    where h.id = any((select jobs from progress)::uuid[])
+    where h.id = any((select jobs from progress)::uuid[]) and h.why <> 'suspended'
       and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
     returning h.*),
   released as (
@@ -3483,16 +3709,22 @@ begin
           select max(outlive.unmet_because(d.needs, outlive.state_of(d.needs))) from outlive.dependencies d
           where d.job_id = h.id and not d.met)
         else h.details end
-    where h.id = any((select jobs from progress)::uuid[])
-      and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
-  select coalesce(array_agg(r.id), '{}') into released from released r;
+    where h.id = any((select jobs from progress)::uuid[]) and (h.why = 'suspended'
+      or h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
+    returning h.id, h.unmet, h.why)
+  select coalesce(array_agg(r.id), '{}'),
+    array(select a.id from advanced a where a.why = 'suspended' and a.unmet <= 0)
+  into released, gathered from released r;
+  if gathered <> '{}' then
+    perform outlive.end_waits(gathered);
+  end if;
   if cardinality(released) > 0 then
     if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
       perform outlive.requeue_keyed(released, released);
     end if;
     perform outlive.wake();
   end if;
-  changed := changed + cardinality(released);
+  changed := changed + cardinality(released) + cardinality(gathered);
   if bad <> '{}' then
     -- One reason for each job that has ended, not for each that waits.
     select array_agg(e.id order by e.id), array_agg(outlive.unmet_because(e.id, e.state) order by e.id)
@@ -5014,7 +5246,7 @@ select j.id, j.task, j.queue, j.source,
   coalesce(r.crashes, w.crashes, h.crashes, a.crashes, 0::smallint) as crashes,
   coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
   j.created_at,
-  coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
+  coalesce(w.ready_at, nullif(h.ready_at, 'infinity'), r.ready_at, j.ready_at) as ready_at,
   case when w.failures + w.crashes > 0 then w.ready_at
        when h.why = 'key' and h.failures + h.crashes > 0 then h.ready_at end as next_retry_at,
   -- For a finished job, the worker that ran it last.
@@ -5029,7 +5261,7 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
+  coalesce(h.details, outlive.waits_for(h)) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
   j.batch
@@ -5096,25 +5328,26 @@ from outlive.workers k
 create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
+  sum(c.blocked)::bigint as blocked, sum(c.suspended)::bigint as suspended,
+  sum(c.quarantined)::bigint as quarantined,
   min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
 from (
-  select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined,
-    oldest_ready_at, estimated
+  select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as suspended,
+    0 as quarantined, oldest_ready_at, estimated
   from outlive.count_lanes()
   union all
-  select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, 0, null, false from outlive.running group by queue
   union all
   select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
-    case when state = 'blocked' then jobs else 0 end, case when state = 'quarantined' then jobs else 0 end, null,
-    estimated
+    case when state = 'blocked' then jobs else 0 end, case when state = 'suspended' then jobs else 0 end,
+    case when state = 'quarantined' then jobs else 0 end, null, estimated
   from outlive.count_held()
   union all
-  select name, 0, 0, 0, 0, 0, null, false from outlive.queues
+  select name, 0, 0, 0, 0, 0, 0, null, false from outlive.queues
   union all
-  select queue, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
+  select queue, 0, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
   union all
-  select n.name, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
+  select n.name, 0, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
   where k.state in ('active', 'stale', 'draining')) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;

@@ -2,7 +2,7 @@
 --
 --     outlive_owner     owns everything: migrate
 --     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
---     outlive_enqueue   may execute outlive.enqueue, and open and close batches
+--     outlive_enqueue   may execute outlive.enqueue and outlive.send, and open and close batches
 --     outlive_viewer    may read the views and the audit, and follow the output of jobs, and nothing else
 --     outlive_job       may execute outlive.complete, and nothing else
 --     outlive_protocol  may be a worker in another language, by the functions of the protocol, and nothing else
@@ -47,6 +47,7 @@ grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[]
 grant execute on function outlive.enqueue_plain(text, json, text, text, int, uuid, boolean) to outlive_enqueue;
 grant execute on function outlive.open_batch(text, json, json, json, uuid), outlive.close_batch(uuid, boolean)
   to outlive_enqueue;
+grant execute on function outlive.send(uuid, text, json) to outlive_enqueue;
 
 grant select on
   outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.killers, outlive.worker_states,
@@ -54,6 +55,7 @@ grant select on
   outlive.metrics
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
+  outlive.waits_for(outlive.held),
   outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(), outlive.end_rates(),
   outlive.queue_rates(), outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
   outlive.silent_workers()

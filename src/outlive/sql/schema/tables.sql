@@ -8,6 +8,7 @@
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --               it waits for other jobs   blocked
 --               or for a slot of its key  pending (or retryable)
+--               its code waits            suspended
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
@@ -120,7 +121,8 @@ create table if not exists outlive.running (
 -- The jobs that can't be claimed: `why` says what they wait for.
 create table if not exists outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
+  why text collate "C" not null check (
+    why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key', 'suspended')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -133,11 +135,18 @@ create table if not exists outlive.held (
   crashes smallint not null,
   losses smallint not null,
   told boolean not null default false,
-  unmet int  -- Of a dependent job: how many of its dependencies are not met.
+  unmet int,  -- Of a job that waits for others: how many of its dependencies are not met.
+  -- Of a suspended job, which waits until `ready_at`: the step that it waits in, the signal that it waits for, and
+  -- the worker that has kept its process.
+  step text collate "C",
+  signal text collate "C",
+  parked_by uuid
 );
 create index if not exists held_why on outlive.held (why, since);
 create index if not exists held_by_lane on outlive.held (
   queue, source, task, why, (failures + crashes > 0), since, id);
+create index if not exists held_until on outlive.held (ready_at) where why = 'suspended';
+create index if not exists held_parked on outlive.held (parked_by) where parked_by is not null;
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
@@ -455,6 +464,16 @@ create table if not exists outlive.steps (
   supplied_by text,  -- Who has given the value in place of what the step returns; null: the step returned it.
   primary key (job_id, name)
 );
+
+-- The signals that were sent to jobs, until these receive them.
+create table if not exists outlive.signals (
+  number bigint generated always as identity primary key,
+  job_id uuid not null,
+  name text collate "C" not null,
+  value json not null,
+  at timestamptz not null
+);
+create index if not exists signals_by_job on outlive.signals (job_id, name, number);
 
 -- A schedule is what its app declares, and what operators have changed of that: a column that differs from
 -- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at

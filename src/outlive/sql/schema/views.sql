@@ -14,7 +14,7 @@ select j.id, j.task, j.queue, j.source,
   coalesce(r.crashes, w.crashes, h.crashes, a.crashes, 0::smallint) as crashes,
   coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
   j.created_at,
-  coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
+  coalesce(w.ready_at, nullif(h.ready_at, 'infinity'), r.ready_at, j.ready_at) as ready_at,
   case when w.failures + w.crashes > 0 then w.ready_at
        when h.why = 'key' and h.failures + h.crashes > 0 then h.ready_at end as next_retry_at,
   -- For a finished job, the worker that ran it last.
@@ -29,7 +29,7 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
+  coalesce(h.details, outlive.waits_for(h)) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
   j.batch
@@ -96,25 +96,26 @@ from outlive.workers k
 create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
+  sum(c.blocked)::bigint as blocked, sum(c.suspended)::bigint as suspended,
+  sum(c.quarantined)::bigint as quarantined,
   min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
 from (
-  select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined,
-    oldest_ready_at, estimated
+  select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as suspended,
+    0 as quarantined, oldest_ready_at, estimated
   from outlive.count_lanes()
   union all
-  select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, 0, null, false from outlive.running group by queue
   union all
   select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
-    case when state = 'blocked' then jobs else 0 end, case when state = 'quarantined' then jobs else 0 end, null,
-    estimated
+    case when state = 'blocked' then jobs else 0 end, case when state = 'suspended' then jobs else 0 end,
+    case when state = 'quarantined' then jobs else 0 end, null, estimated
   from outlive.count_held()
   union all
-  select name, 0, 0, 0, 0, 0, null, false from outlive.queues
+  select name, 0, 0, 0, 0, 0, 0, null, false from outlive.queues
   union all
-  select queue, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
+  select queue, 0, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
   union all
-  select n.name, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
+  select n.name, 0, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
   where k.state in ('active', 'stale', 'draining')) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;

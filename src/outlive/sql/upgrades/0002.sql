@@ -49,8 +49,10 @@ alter table outlive.jobs alter column fingerprint drop not null;
 
 alter table outlive.jobs add column after uuid[], add column batch uuid,
   add column concurrency_key text collate "C", add column concurrency int, add column on_failed jsonb;
-alter table outlive.held add column unmet int, drop constraint held_why_check,
-  add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key'));
+alter table outlive.held add column unmet int, add column step text collate "C",
+  add column signal text collate "C", add column parked_by uuid, drop constraint held_why_check,
+  add constraint held_why_check check (
+    why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key', 'suspended'));
 
 -- Functions whose parameters or results are others now, or that have another name.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);

@@ -7,6 +7,7 @@ session back after a moment, and is tried again on sessions for such calls, each
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 
@@ -16,6 +17,7 @@ import psycopg
 from outlive import db, statement, store
 from outlive.errors import BadArguments, OutliveError, StaleAttempt
 from outlive.protocol import Call, Reply
+from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.session import Session, SessionPool
 
@@ -27,7 +29,8 @@ LOCK_S = 5.0
 
 
 class JobCalls:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, waits: Waits) -> None:
+        self._waits = waits
         self.pool = SessionPool(url, SESSIONS + BLOCKED_SESSIONS, db.CALLS)
         self._waiting: dict[int, deque[Call]] = {}
         """The calls of each child, by its identity: the first of them is under way, or next."""
@@ -47,7 +50,8 @@ class JobCalls:
     async def run_once(self) -> None:
         """Run one call. As many of these run at once as there are sessions."""
         child = await self._ready.get()
-        await self._run_first(child, time.monotonic() + LOCK_S, last_try=False)
+        waits = self._waiting[id(child)][0].verb == "wait"
+        await self._run_first(child, math.inf if waits else time.monotonic() + LOCK_S, last_try=False)
 
     async def run_blocked_once(self) -> None:
         """Try again to run a call that waits for a lock."""
@@ -59,7 +63,9 @@ class JobCalls:
         call = self._waiting[id(child)][0]
         try:
             async with self.pool.take(size_bytes=len(call.body)) as session:
-                child.answer(await self._reply(session, child, call, may_wait=not last_try))
+                reply = await self._reply(session, child, call, may_wait=not last_try)
+                if reply is not None:
+                    child.answer(reply)
         except psycopg.errors.LockNotAvailable:  # Nothing was written.
             self._blocked.put_nowait((child, until))
             return
@@ -76,10 +82,15 @@ class JobCalls:
         else:
             del self._waiting[id(child)]
 
-    async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply:
-        """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised."""
+    async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply | None:
+        """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised.
+
+        None: the job waits, and gets its answer later.
+        """
         try:
             with db.translated_errors():
+                if call.verb == "wait":
+                    return await self._waits.suspend(session, child, call)
                 return Reply(call.number, await self._run(session, child, call))
         except OutliveError as error:
             if may_wait and isinstance(error.__cause__, psycopg.errors.LockNotAvailable):

@@ -39,7 +39,7 @@ class ProgressWriter:
         """Ends of attempts whose progress is not written yet."""
         self._warned: deque[int] = deque(maxlen=MAX_WARNED)
         """Attempts whose progress could not be written."""
-        self._hurry = asyncio.Event()
+        self._hurry, self._writing = asyncio.Event(), asyncio.Lock()
 
     def note(self, progress: Progress) -> None:
         """Keep only the latest of each attempt: a job that reports all the time does not fill the memory."""
@@ -48,11 +48,15 @@ class ProgressWriter:
 
     def hold(self, end: Ended) -> bool:
         """Keep an end until the progress and the steps before it are written; False if none waits."""
-        if end.token not in self._unwritten and not self._steps.waiting(end.token):
+        if not self.waiting(end.token):
             return False
         self.held_ends.append(end)
         self._hurry.set()
         return True
+
+    def waiting(self, token: int) -> bool:
+        """Whether progress or a step of this attempt is not written yet."""
+        return token in self._unwritten or self._steps.waiting(token)
 
     @property
     def pending_bytes(self) -> int:
@@ -65,14 +69,15 @@ class ProgressWriter:
 
     async def write(self) -> None:
         """Write all progress, then release the ends that waited for it. More of both may arrive meanwhile."""
-        writing, ends = dict(self._unwritten), list(self.held_ends)
-        await self._steps.write()
-        for portion in _portions(progress for progress in writing.values() if self._is_json(progress)):
-            await self._write_portion(portion)
-        self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}
-        del self.held_ends[: len(ends)]
-        for end in ends:
-            self._outbox.put(end)
+        async with self._writing:
+            writing, ends = dict(self._unwritten), list(self.held_ends)
+            await self._steps.write()
+            for portion in _portions(progress for progress in writing.values() if self._is_json(progress)):
+                await self._write_portion(portion)
+            self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}
+            del self.held_ends[: len(ends)]
+            for end in ends:
+                self._outbox.put(end)
 
     async def _write_portion(self, portion: list[Progress]) -> None:
         """Write it as a whole, or one by one if Postgres refuses a part of it."""

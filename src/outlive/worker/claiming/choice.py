@@ -12,6 +12,7 @@ from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.lanes import Lanes
 from outlive.worker.claiming.offers import NOTHING, Offer, offered
+from outlive.worker.claiming.parked import ParkedClaim
 from outlive.worker.claiming.sources import SourcedClaim
 from outlive.worker.claiming.suspects import SuspectClaim
 from outlive.worker.ending.outbox import Outbox
@@ -34,6 +35,7 @@ class Choice:
     lanes: Lanes
     bounds: Bounds
     reconciliation: Reconciliation
+    parked: ParkedClaim
     suspect: SuspectClaim
     sourced: SourcedClaim
     end_and_claim: EndAndClaim
@@ -47,6 +49,8 @@ class Choice:
     def next(self) -> tuple[Claim | None, Offer]:
         """The next claim, and what it may take. None: there is nothing to claim, and no end to write."""
         offer = self._offer()
+        if self.parked.may_begin():
+            return self.parked, offer
         if self.bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
             return self.suspect, offer
         if offer.sourced:

@@ -14,6 +14,7 @@ from outlive.worker.claiming.claims import ClaimLoop
 from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.handover import Handover
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
+from outlive.worker.claiming.parked import ParkedClaim
 from outlive.worker.claiming.sources import SourcedClaim, SourceOutcomes
 from outlive.worker.claiming.suspects import SuspectClaim
 from outlive.worker.ending.outbox import Outbox
@@ -45,6 +46,7 @@ def claim_loop(
         lanes=finder.lanes,
         bounds=bounds,
         reconciliation=reconciliation,
+        parked=ParkedClaim(worker, session, slots=slots, leases=leases, wake=wake),
         suspect=SuspectClaim(worker, config, session, slots, finder),
         sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
         end_and_claim=ends,

@@ -1,9 +1,9 @@
 """Leftovers: what transactions have left behind, so that none of them takes long or holds locks for long.
 
 Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), jobs wait for others that have ended
-(sql/schema/functions/late_releases.sql), and jobs have expired (sql/schema/functions/expiring.sql). A notification says
-that there is something to do. Without one, it is looked for every second. Each statement does a little, and any number
-of these services may run at once.
+(sql/schema/functions/late_releases.sql), jobs have expired (sql/schema/functions/expiring.sql), and the time is over
+for which jobs wait (sql/schema/functions/waits.sql). A notification says that there is something to do. Without one, it
+is looked for every second. Each statement does a little, and any number of these services may run at once.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Leftovers:
             notes = await self._session.run(store.check_late_ends(NOTES_AT_ONCE))
             ends = await self._session.run(store.follow_late_ends(NOTES_AT_ONCE))
             expired = await self._session.run(store.cancel_expired(NOTES_AT_ONCE))
-            if keys < KEYS_AT_ONCE and notes < NOTES_AT_ONCE and expired < NOTES_AT_ONCE and not ends:
+            woken = await self._session.run(store.end_due(NOTES_AT_ONCE))
+            if keys < KEYS_AT_ONCE and max(notes, expired, woken) < NOTES_AT_ONCE and not ends:
                 return
             await asyncio.sleep(0)

@@ -42,7 +42,7 @@ class Watch:
         slots.drop_unplaced(now, self._leases)
         slots.deaths.oom_kills.forget_old(zygotes.groups)
         for child in slots.children:
-            if child.pid and not child.given:
+            if child.pid and not child.given and not child.parked:
                 self._judge_idle(child, ran_until)
         for child in slots.busy:
             current = child.current

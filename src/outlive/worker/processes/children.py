@@ -146,6 +146,11 @@ class Child:
     """How much of its stack file belongs to earlier jobs."""
     cpu_s: float = 0.0
     """The CPU time of its earlier jobs."""
+    parked: Assignment | None = None
+    """The job that waits in its process: another worker may claim it at any time."""
+    parked_at: float = 0.0
+    parked_call: int = 0
+    """The number of the call in which it waits."""
 
     @property
     def survey(self) -> Survey:
@@ -169,7 +174,7 @@ class Child:
     @property
     def bound(self) -> bool:
         """Whether it may run more jobs of its task after those that it has."""
-        return self.task is not None and not self.retiring
+        return self.task is not None and not self.retiring and self.parked is None
 
     @property
     def held_up(self) -> bool:
@@ -198,6 +203,20 @@ class Child:
         self.retiring = self.retiring or last
         self.flush()
         return True
+
+    def park(self, call: int) -> None:
+        """Its job is suspended. The process waits for the answer to this call."""
+        self.parked, self.parked_at, self.parked_call = self.given.popleft(), time.monotonic(), call
+
+    def resume(self, job: Claimed, waited: protocol.Waited) -> Assignment:
+        """Its job was claimed again and goes on. Its limits count from now."""
+        assert self.parked is not None
+        one, self.parked = self.parked, None
+        one.job, one.started = job, time.monotonic()
+        one.counted_from = one.moved = running_time.now()
+        self.given.append(one)
+        self.answer(protocol.answer_wait(self.parked_call, waited))
+        return one
 
     def recall(self) -> list[Assignment]:
         """Take back the jobs that it did not begin."""
@@ -303,6 +322,7 @@ class Child:
         """Let it finish the jobs that it has, and give it no more."""
         self.retiring = True
         if not self.given:
+            self.parked = None
             self.dismiss()
 
     def dismiss(self) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from outlive.worker.processes.children import AHEAD_S, OVER_S, Assignment, Child
 
-DAY_S = 86400.0
 MAX_AHEAD = 800
 """How many jobs a child has at most."""
 
@@ -25,7 +24,7 @@ class Pace:
 
         A job of a fresh task has its slot for all the time that has passed, with its process.
         """
-        if elapsed_s > OVER_S or not 0.0 <= took_s < DAY_S:
+        if elapsed_s > OVER_S or not 0.0 <= took_s < elapsed_s + OVER_S:
             took_s = elapsed_s
         occupied_s = elapsed_s if fresh else took_s
         before_s = self._average_s.get(task, occupied_s)

@@ -16,9 +16,10 @@ from uuid import UUID
 
 import msgspec
 
+from outlive import linux
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Kept
-from outlive.protocol import Done, Ready, Stopping, TaskFacts
+from outlive.protocol import Done, Ready, Stopping, TaskFacts, Waited
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
@@ -64,7 +65,7 @@ class Slots:
         """Why this worker can't begin jobs at present."""
         self.unclean = Unclean()
         self.deaths = Deaths(self)
-        self._may_have_suspect = False
+        self._may_have_suspect = self._may_have_parked = False
 
     @property
     def children(self) -> Collection[Child]:
@@ -134,6 +135,8 @@ class Slots:
             for job in jobs:
                 self.release(job, "its worker stops")
             return
+        if self._may_have_parked:
+            self._end_outdated({job.id for job in jobs})
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
@@ -202,6 +205,41 @@ class Slots:
             (withdrawn if condition(one) else left).append(one)
         self.unplaced = left
         return withdrawn
+
+    # Jobs that wait
+
+    def park(self, child: Child, call: int, *, keep: bool) -> None:
+        """Its job is suspended, so its slot is free. Its process stays, or ends if that is of no use."""
+        self._place_again(child.recall(), MOVE_S)
+        self.report.suspended(child.current)
+        child.park(call)
+        self._may_have_parked = True
+        if not keep:
+            self.end_parked(child)
+        self.child_ready()
+
+    def resume(self, job: Claimed, waited: Waited) -> bool:
+        """A job that waited was claimed again: its process goes on. False if that is gone."""
+        for child in self.children:
+            if child.parked and child.parked.job.id == job.id and linux.lives(child.pid):
+                child.resume(job, waited).trace = self.report.starting(job)
+                return True
+        return False
+
+    def _end_outdated(self, jobs: Collection[UUID]) -> None:
+        """These jobs begin again: their parked processes don't know what happened meanwhile."""
+        parked = [child for child in self.children if child.parked]
+        for child in parked:
+            if child.parked and child.parked.job.id in jobs:
+                self.end_parked(child)
+        self._may_have_parked = bool(parked)
+
+    def end_parked(self, child: Child) -> UUID:
+        """End a parked process: its job goes on in another one. Returns the id of the job."""
+        assert child.parked is not None
+        id, child.parked, child.retiring = child.parked.job.id, None, True
+        child.signal(signal.SIGKILL)
+        return id
 
     # Jobs that a child has and did not begin
 

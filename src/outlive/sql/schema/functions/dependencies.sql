@@ -229,6 +229,7 @@ declare
   doomed uuid[];
   too_many boolean;
   released uuid[];
+  gathered uuid[];
   reasons text[];
   first uuid;
   last uuid;
@@ -298,7 +299,7 @@ begin
     from (select m.job_id, count(*)::int as met from met m group by m.job_id) p),
   freed as (
     delete from outlive.held h
-    where h.id = any((select jobs from progress)::uuid[])
+    where h.id = any((select jobs from progress)::uuid[]) and h.why <> 'suspended'
       and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
     returning h.*),
   released as (
@@ -316,16 +317,22 @@ begin
           select max(outlive.unmet_because(d.needs, outlive.state_of(d.needs))) from outlive.dependencies d
           where d.job_id = h.id and not d.met)
         else h.details end
-    where h.id = any((select jobs from progress)::uuid[])
-      and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
-  select coalesce(array_agg(r.id), '{}') into released from released r;
+    where h.id = any((select jobs from progress)::uuid[]) and (h.why = 'suspended'
+      or h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
+    returning h.id, h.unmet, h.why)
+  select coalesce(array_agg(r.id), '{}'),
+    array(select a.id from advanced a where a.why = 'suspended' and a.unmet <= 0)
+  into released, gathered from released r;
+  if gathered <> '{}' then
+    perform outlive.end_waits(gathered);
+  end if;
   if cardinality(released) > 0 then
     if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
       perform outlive.requeue_keyed(released, released);
     end if;
     perform outlive.wake();
   end if;
-  changed := changed + cardinality(released);
+  changed := changed + cardinality(released) + cardinality(gathered);
   if bad <> '{}' then
     -- One reason for each job that has ended, not for each that waits.
     select array_agg(e.id order by e.id), array_agg(outlive.unmet_because(e.id, e.state) order by e.id)

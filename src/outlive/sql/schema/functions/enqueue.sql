@@ -271,20 +271,29 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
--- (none) -> pending, for an array of jobs as objects.
+create or replace function outlive.spawn(jobs json) returns table (asked uuid, existing uuid)
+language plpgsql as $$
+-- (none) -> pending, for an array of jobs as objects. Returns the same as outlive.enqueue.
 begin
-  perform outlive.enqueue(
-    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
-    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
-    array_agg(coalesce(s.on_conflict, 'skip')),
-    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
-    case when count(s.links) > 0 then array_agg(s.links) end)
-  from json_to_recordset(jobs) s(
-    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
-  having count(*) > 0;
+  return query
+    select e.*
+    from (
+      select
+        array_agg(coalesce(s.id, outlive.uuid7())) as ids, array_agg(s.task) as tasks,
+        array_agg(s.queue) as queues, array_agg(s.source) as sources, array_agg(coalesce(s.args, '{}')) as args,
+        array_agg(s.priority::smallint) as priorities, array_agg(s.delay_s) as delays_s,
+        array_agg(s.run_at) as run_ats,
+        case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end as keys,
+        array_agg(coalesce(s.on_conflict, 'skip')) as on_conflicts,
+        case when count(s.options) > 0 then array_agg(s.options) end as options,
+        case when count(s.links) > 0 then array_agg(s.links) end as links
+      from json_to_recordset(jobs) s(
+        id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+        run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
+      having count(*) > 0) a,
+      outlive.enqueue(
+        a.ids, a.tasks, a.queues, a.sources, a.args, a.priorities, a.delays_s, a.run_ats, a.keys, a.on_conflicts,
+        a.options, 2147483647, false, a.links) e;
 end $$;
 
 create or replace function outlive.enqueue_plain(

@@ -81,7 +81,7 @@ begin
           select from outlive.queues q where q.name = h.queue and q.paused_at is not null) then 'infinity'
         else h.ready_at end as ready_at
     from outlive.held h join outlive.jobs j on j.id = h.id
-    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent')
+    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent', 'suspended')
       and j.concurrency_key is not null),
   queued as (
     insert into outlive.keyed_jobs

@@ -13,6 +13,15 @@ return case
   when why = 'dependent' then 'blocked'
   else why end;
 
+create or replace function outlive.waits_for(h outlive.held) returns text language sql stable
+-- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs; otherwise null.
+return 'waits' || nullif(concat(
+  case h.unmet when 1 then ' for 1 job' else ' for ' || h.unmet || ' jobs' end,
+  ' for the signal ' || h.signal,
+  ' until ' || to_char(
+    case when h.why = 'suspended' then nullif(h.ready_at, 'infinity') end at time zone 'UTC',
+    'YYYY-MM-DD HH24:MI:SS "UTC"')), '');
+
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
   select coalesce(
@@ -25,7 +34,7 @@ end;
 
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- pending, retryable, blocked, suspended, quarantined -> cancelled; running -> asked to stop. Zero rows: no job.
 -- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
 -- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
 -- are being moved, or end in their own transaction. The ends of jobs that ran at first are left for later.
@@ -108,7 +117,7 @@ begin
   with again as (
     update outlive.dependencies d set met = false
     where d.job_id = any(ids)
-      and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked')
+      and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked', 'suspended')
     returning d.needs, d.job_id),
   moved as (
     delete from outlive.waiting w where w.id = any(array(select a.job_id from again a)) returning w.*),
@@ -180,6 +189,7 @@ begin
     notes := notes || jsonb_build_object(j.id, coalesce(note, case state
       when 'quarantined' then 'it is in quarantine: release it instead'
       when 'blocked' then 'it is blocked: release it instead'
+      when 'suspended' then 'it waits, as its code says'
       when 'succeeded' then 'it has succeeded: repeat it instead'
       else 'it is under way already' end));
   end loop;
@@ -246,7 +256,8 @@ begin
   foreach id in array ids loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
-    with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
+    with freed as (
+      delete from outlive.held h where h.id = release.id and h.why not in ('key', 'suspended') returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
@@ -313,6 +324,7 @@ begin
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.steps s where s.job_id = any(mine);
+  delete from outlive.signals s where s.job_id = any(mine);
   delete from outlive.expiring e where e.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
   perform outlive.forget_in_batches(mine);

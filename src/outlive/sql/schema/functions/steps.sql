@@ -28,6 +28,7 @@ begin
   perform outlive.refuse_unless(
     state in ('succeeded', 'failed', 'cancelled', 'quarantined', 'retryable'), case state
       when 'running' then 'it is running: cancel it, or wait until its attempt has ended'
+      when 'suspended' then 'it waits: cancel it first'
       else format('it is %s: only a job that has ended, is in quarantine or waits for a retry begins again', state)
       end);
   select s.at into since from outlive.steps s where s.job_id = job and s.name = step;
@@ -93,6 +94,9 @@ begin
     update outlive.steps s set value = supply.value, arguments = null, took_s = null, supplied_by = who
     where s.job_id = job and s.name = step;
   end if;
+  update outlive.held h set parked_by = null where h.id = job;  -- The process does not know of the new value.
+  perform outlive.end_waits(array(
+    select h.id from outlive.held h where h.id = job and h.why = 'suspended' and h.step = supply.step));
   return outlive.state_of(job);
 end $$;
 
@@ -124,6 +128,8 @@ begin
   if state <> 'cancelled' then
     update outlive.jobs j set args = restart.args, fingerprint = null where j.id = had.id;
     delete from outlive.steps s where s.job_id = had.id;
+    delete from outlive.dependencies d where d.job_id = had.id and not exists (
+      select from outlive.jobs j where j.id = had.id and d.needs = any(j.after));
     update outlive.progress p set checkpoint = null where p.job_id = had.id;
   end if;
   perform outlive.follow_up(array[had.id], array[state]);

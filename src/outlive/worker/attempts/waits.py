@@ -1,0 +1,101 @@
+"""Waits of jobs: a job that waits is suspended in the database, and its process is parked for a while.
+
+A parked process is blocked in its call. It holds no slot, and its row is not this worker's: the process only saves the
+replay of its steps. If the wait ends while it is parked, `ParkedClaim` (claiming/parked.py) claims the job again, and
+the process goes on. It is ended when memory is wanted, and after some time; then the next worker replays the
+steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from outlive import store
+from outlive.config import Config
+from outlive.errors import Cancel, StaleAttempt
+from outlive.humanize import short_id
+from outlive.protocol import Call, Reply, Wait, Waited, answer_wait
+from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.processes.children import Child
+from outlive.worker.processes.slots import Slots
+from outlive.worker.reporting import job_log
+from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
+
+LOOK_S = 1.0
+AGAIN_S = 0.1
+"""How long a wait is put off while the database is away."""
+MOST = 200
+"""How many processes are parked at most: each takes five descriptors."""
+MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+_wait = msgspec.msgpack.Decoder(Wait)
+_log = logging.getLogger("outlive.worker")
+
+
+class Waits:
+    def __init__(
+        self, worker: UUID, config: Config, session: Session, *, slots: Slots, progress: ProgressWriter, wake: Wakeup
+    ) -> None:
+        self._worker, self._session = worker, session
+        self._slots, self._progress, self._wake = slots, progress, wake
+        self._park_s = config.park_s
+        self._most_bytes = config.park_bytes or MACHINE_BYTES // 4
+
+    @property
+    def parked(self) -> list[Child]:
+        """The children whose processes are parked, the longest first."""
+        return sorted((one for one in self._slots.children if one.parked), key=lambda child: child.parked_at)
+
+    async def suspend(self, session: Session, child: Child, call: Call) -> Reply | None:
+        """Let the job of a child wait. None: its process is parked, or has been ended."""
+        wait = _wait.decode(call.body)
+        if not child.runs(wait.token):
+            raise StaleAttempt("its attempt has ended")
+        if self._progress.waiting(wait.token):  # The next attempt begins with that.
+            await self._progress.write()
+        suspended = await self._suspend(session, child, wait)
+        if suspended.outcome == "cancelled":
+            raise Cancel("cancelled on request")
+        if suspended.outcome == "over":
+            waited = Waited(wait.token, child.current.job.attempt, True, suspended.value)
+            return answer_wait(call.number, waited)
+        if child.runs(wait.token):
+            job = child.current.job
+            _log.info("job %s waits in %s", short_id(job.id), wait.step, extra=job_log.fields(job))
+            self._slots.park(child, call.number, keep=suspended.parked and self._park_s > 0)
+            if wait.after_s is not None and wait.after_s <= self._park_s:
+                asyncio.get_running_loop().call_later(wait.after_s, self._wake.resume)
+        return None
+
+    async def _suspend(self, session: Session, child: Child, wait: Wait) -> store.Suspended:
+        """Try until the database answers. If an earlier answer was lost, the attempt is stale: the process ends."""
+        while True:
+            try:
+                return await session.run(store.suspend(self._worker, wait))
+            except psycopg.errors.LockNotAvailable:
+                raise
+            except psycopg.OperationalError:
+                if not child.runs(wait.token):
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    async def run_once(self) -> None:
+        """End the processes that are parked for too long, and the oldest ones while they take too much memory."""
+        await asyncio.sleep(LOOK_S)
+        now, kept_bytes, ended = time.monotonic(), 0, list[UUID]()
+        for place, child in enumerate(reversed(self.parked)):
+            with contextlib.suppress(OSError):
+                child.survey.look()
+                kept_bytes += sum(child.survey.resident_bytes())
+            if place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:
+                ended.append(self._slots.end_parked(child))
+        if ended:
+            await self._session.run(store.unpark(self._worker, ended))

@@ -1,0 +1,76 @@
+"""An app whose jobs wait, which workers import. Each notes in a file where its code comes by, and in which process."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import outlive
+
+app = outlive.App()
+
+
+@dataclass
+class Packed:
+    parcels: list[int]
+
+
+def note(file: str, line: str) -> None:
+    with Path(file).open("a") as notes:
+        notes.write(f"{line} {os.getpid()}\n")
+
+
+@outlive.step
+def charge(order: int, file: str) -> int:
+    note(file, "charge")
+    return order * 100
+
+
+@app.task
+def sleeper(pause: str, file: str) -> int:
+    note(file, "begun")
+    paid = charge(7, file)
+    outlive.current().sleep(pause)
+    note(file, "slept")
+    return paid
+
+
+@app.task
+async def asleeper(pause: str, file: str) -> str:
+    note(file, "begun")
+    job = outlive.current()
+    await job.asleep(pause)
+    packed = await job.areceive("packed", Packed)
+    return ",".join(await job.agather(label.job(n) for n in packed.parcels))
+
+
+@app.task
+def receiver(file: str, timeout: str | None = None) -> list[int]:
+    note(file, "begun")
+    try:
+        packed = outlive.current().receive("packed", Packed, timeout=timeout)
+    except outlive.NotReceived:
+        note(file, "in vain")
+        return []
+    note(file, "received")
+    return packed.parcels
+
+
+@app.task
+def label(n: int) -> str:
+    return f"label {n}"
+
+
+@app.task
+def fails(n: int) -> str:
+    raise outlive.Fail("no paper")
+
+
+@app.task(max_attempts=1)
+def gatherer(file: str, *, failing: bool = False) -> list[str]:
+    note(file, "begun")
+    jobs = [label.job(n) for n in range(3)]
+    if failing:
+        jobs.append(fails.job(3))
+    labels = outlive.current().gather(jobs)
+    note(file, "gathered")
+    return labels

@@ -1,0 +1,126 @@
+"""Jobs that wait: they hold no slot, their processes go on where they were, and whatever dies, none waits for ever."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import Job, State, config
+from outlive.errors import JobFailed, OutliveError
+from outlive.states import Outcome
+from tests.driving.jobs import outcomes
+from tests.processes.suspending import Packed, app, asleeper, gatherer, receiver, sleeper
+from tests.waiting import eventually
+
+TARGET = "tests.processes.suspending:app"
+
+
+@pytest.fixture
+def notes(database_url: str, tmp_path: Path) -> Iterator[Path]:
+    """A file in which jobs note where they come by."""
+    file = tmp_path / "notes"
+    file.touch()
+    app.configure(config.load(flags={"database_url": database_url}))
+    yield file
+    app.configure(None)
+
+
+def lines(notes: Path) -> list[str]:
+    return [line.split()[0] for line in notes.read_text().splitlines()]
+
+
+def pids(notes: Path) -> set[str]:
+    return {line.split()[-1] for line in notes.read_text().splitlines()}
+
+
+def suspended(job: Job[Any]) -> bool:
+    return job.status() is State.SUSPENDED
+
+
+def test_a_job_that_sleeps_goes_on_in_its_process_with_what_it_has(start, notes):
+    job = sleeper.enqueue("300ms", str(notes))
+    start(target=TARGET)
+    assert job.result(timeout=30) == 700
+    assert lines(notes) == ["begun", "charge", "slept"]
+    assert len(pids(notes)) == 1
+
+
+def test_a_job_that_waits_holds_no_slot(start, notes):
+    waiting = [receiver.enqueue(str(notes)) for _ in range(3)]
+    start(slots=1, target=TARGET)
+    eventually(lambda: all(map(suspended, waiting)), within_s=30)
+    for job in waiting:
+        job.send("packed", Packed([1, 2]))
+    assert [job.result(timeout=30) for job in waiting] == [[1, 2]] * 3
+    assert lines(notes).count("begun") == 3, "none was replayed"
+
+
+def test_a_signal_that_was_sent_before_the_job_waits_for_it_is_received_once(start, notes, queue):
+    job = receiver.enqueue(str(notes))
+    job.send("packed", Packed([5]))
+    start(target=TARGET)
+    assert job.result(timeout=30) == [5]
+    assert queue.value("select count(*) from outlive.signals") == 0
+    with pytest.raises(OutliveError, match="it has ended"):
+        job.send("packed", Packed([6]))
+
+
+def test_a_signal_that_does_not_come_in_time_is_not_received(start, notes):
+    job = receiver.enqueue(str(notes), "200ms")
+    start(target=TARGET)
+    assert job.result(timeout=30) == []
+    assert lines(notes) == ["begun", "in"]
+
+
+def test_a_job_whose_worker_dies_while_it_waits_is_replayed_elsewhere(start, notes):
+    job = receiver.enqueue(str(notes))
+    first = start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    first.kill()
+    job.send("packed", Packed([8]))
+    start(target=TARGET)
+    assert job.result(timeout=30) == [8]
+    assert lines(notes) == ["begun", "begun", "received"]
+
+
+def test_a_parked_process_that_dies_costs_its_job_nothing(start, notes, queue):
+    job = receiver.enqueue(str(notes))
+    start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    [pid] = pids(notes)
+    os.kill(int(pid), signal.SIGKILL)
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
+    assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+def test_a_job_gathers_the_results_of_jobs_that_it_spawns(start, notes):
+    job = gatherer.enqueue(str(notes))
+    start(slots=1, target=TARGET)
+    assert job.result(timeout=30) == ["label 0", "label 1", "label 2"]
+    assert lines(notes) == ["begun", "gathered"]
+
+
+def test_a_job_that_gathers_hears_of_a_failure_when_all_have_ended(start, notes):
+    job = gatherer.enqueue(str(notes), failing=True)
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="no paper"):
+        job.result(timeout=30)
+
+
+def test_async_jobs_wait_too(start, notes):
+    job = asleeper.enqueue("100ms", str(notes))
+    start(target=TARGET)
+    job.send("packed", Packed([1, 2]))
+    assert job.result(timeout=30) == "label 1,label 2"
+
+
+def test_a_job_that_waits_can_be_cancelled(start, notes):
+    job = receiver.enqueue(str(notes))
+    start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    assert job.cancel()
+    assert job.status() is State.CANCELLED
