@@ -55,6 +55,35 @@ def deliver(order: int) -> int:
     return cents
 
 
+@outlive.step
+def pack(order: int) -> int:
+    """A step that says in which process it ran."""
+    return os.getpid()
+
+
+@outlive.step(relaxed=True)
+def weigh(order: int) -> int:
+    seen.append(("weigh", order))
+    return order
+
+
+@app.task
+def fulfil(order: int) -> list[int]:
+    """Returns the processes of its first step, of its last one and of its end."""
+    return [pack(order), pack(order), os.getpid()]
+
+
+@app.task(max_attempts=2)
+def book(order: int) -> int:
+    job, grams = outlive.current(), weigh(order)
+    with psycopg.connect(os.environ["OUTLIVE_DATABASE_URL"]) as connection:
+        if job.once(connection, "ledger"):
+            seen.append(("book", order))
+    if job.attempt == 1:
+        raise outlive.Retry(after=0)
+    return grams
+
+
 @app.task(queue="mail", max_attempts=3)
 def send(order: int, *, copy: bool = False) -> str:
     context = outlive.current()

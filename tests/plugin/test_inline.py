@@ -69,6 +69,16 @@ def test_a_kept_step_is_not_taken_again_here_either(outlive_jobs):
     assert shop.seen == [("charge", 7)]
 
 
+def test_relaxed_steps_and_those_of_once_are_taken_again_after_a_rerun_and_not_before(outlive_jobs):
+    job = shop.book.enqueue(7)
+    assert [(one.attempt, one.result) for one in outlive_jobs.run()] == [(1, None), (2, 7)]
+    assert shop.seen == [("weigh", 7), ("book", 7)]
+    with psycopg.connect(outlive_jobs.url) as connection:
+        connection.execute("select outlive.rerun(%s, 'once:ledger')", [job.id])
+    assert [(one.attempt, one.result) for one in outlive_jobs.run()] == [(3, 7)]
+    assert shop.seen == [("weigh", 7), ("book", 7), ("book", 7)]
+
+
 def test_what_a_job_raises_can_be_raised_here(outlive_jobs):
     job = shop.send.enqueue(-1)
     with pytest.raises(ValueError, match="there is no order -1") as caught:

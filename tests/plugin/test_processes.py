@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -27,6 +28,23 @@ def test_real_children_run_what_would_kill_the_test(outlive_jobs):
     assert (ran[sent.id].outcome, ran[sent.id].result) == (Outcome.SUCCEEDED, "7")
     assert shop.seen == []
     assert outlive_jobs.run(in_processes=True) == []
+
+
+def test_a_process_is_killed_after_a_step_and_another_one_goes_on_from_there(outlive_jobs):
+    before = outlive_jobs.now()
+    job = shop.fulfil.enqueue(7)
+    killed, done = (one for one in outlive_jobs.run(kill_after="pack") if one.task != shop.hourly.name)
+    assert (killed.job_id, killed.outcome, killed.state) == (job.id, Outcome.CRASHED, State.RETRYABLE)
+    first, second, last = done.result
+    assert first != second == last
+    assert (done.attempt, job.result(5)) == (2, done.result)
+    assert outlive_jobs.now() - before > timedelta(minutes=30)  # The clock has moved to its next attempt.
+
+
+def test_a_step_that_no_job_has_kept_is_named_with_those_that_were(outlive_jobs):
+    shop.fulfil.enqueue(7)
+    with pytest.raises(outlive.OutliveError, match=r"no job has kept the step charge, but pack, pack#2"):
+        outlive_jobs.run(kill_after="charge")
 
 
 def test_a_task_that_no_worker_can_import_is_refused(outlive_db):

@@ -86,6 +86,7 @@ class Jobs:
         delayed: bool = False,
         raising: bool = False,
         in_processes: bool = False,
+        kill_after: str | None = None,
         limit: int = 1000,
         timeout: Duration = 60.0,
     ) -> list[Ran]:
@@ -93,21 +94,27 @@ class Jobs:
 
         `queue`: only the jobs of this one. `delayed`: also run jobs that are due later, and move the clock there.
         `raising`: raise what the first failing job raises. `in_processes`: in a real worker, each job in a process of
-        its own, for at most `timeout`. More attempts than `limit` are an error: a job may be enqueuing itself.
+        its own, for at most `timeout`. `kill_after`: so too, and the process of each job is killed when it has kept the
+        step of this name; the clock moves to its next attempt, which goes on from there.
+        More attempts than `limit` are an error: a job may be enqueuing itself.
         """
         queues = None if queue is None else [queue]
         self._register()
         ran: list[Ran] = []
         while True:
             self._fire_due()
-            if in_processes:
-                ran += self._run_in_processes(queues, validation.seconds("timeout", timeout))
+            if in_processes or kill_after is not None:
+                ran += self._run_in_processes(queues, validation.seconds("timeout", timeout), kill_after)
             else:
                 ran += self._run_inline(queues, raising=raising, limit=limit - len(ran))
             if raising and (failed := next(filter(_has_failed, ran), None)):
                 raise OutliveError(f"job {failed.job_id} of {failed.task} ended as {failed.outcome}: {failed.error}")
-            if not delayed or not self._wait_for_next(queues):
+            last = {one.job_id: one for one in ran}
+            goes_on = delayed or (kill_after is not None and any(map(_was_killed, last.values())))
+            if not goes_on or not self._wait_for_next(queues):
                 break
+        if kill_after is not None and kill_after not in (kept := self._kept_steps()):
+            raise OutliveError(f"no job has kept the step {kill_after}, but {', '.join(kept) or 'no step at all'}")
         self._warn_of_unknown()
         return ran
 
@@ -139,21 +146,24 @@ class Jobs:
                 raise OutliveError(f"more than {limit} attempts have run, and more are due: does a job enqueue itself?")
         return ran
 
-    def _run_in_processes(self, queues: Sequence[str] | None, within_s: float) -> list[Ran]:
+    def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:
         where = {"tasks": list(self._tasks()), "queues": queues}
         if not self._value(_UNSETTLED, where):
             return []
         last = self._value("select coalesce(max(token), 0) from outlive.attempts")
         apps = [app for app in self._all_apps() if app.tasks]
         due = {job.task for job in self.enqueued()}
-        processes.drain(
-            processes.wanted(apps, due), self.url, queues, lambda: not self._value(_UNSETTLED, where), within_s
-        )
+        wanted = processes.wanted(apps, due, kill_after)
+        processes.drain(wanted, self.url, queues, lambda: not self._value(_UNSETTLED, where), within_s)
         rows = self._connection.execute(_ENDED.encode(), [last]).fetchall()
         return [
             Ran(id, task, attempt, Outcome(outcome), State(state), self._decoded(task, result), error)
             for id, task, attempt, outcome, state, result, error in rows
         ]
+
+    def _kept_steps(self) -> list[str]:
+        rows = self._connection.execute("select distinct name from outlive.steps order by name").fetchall()
+        return [name for (name,) in rows]
 
     def _decoded(self, task: str, result: str | None) -> object:
         return None if result is None else self._tasks()[task].codec.decode_result(result.encode())
@@ -288,6 +298,10 @@ class Jobs:
 
 def _has_failed(ran: Ran) -> bool:
     return ran.outcome in FAULTS
+
+
+def _was_killed(ran: Ran) -> bool:
+    return ran.outcome is Outcome.CRASHED and ran.state is State.RETRYABLE
 
 
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:

@@ -40,7 +40,7 @@ def drain(found: Wanted, url: str, queues: Sequence[str] | None, settled: Callab
             time.sleep(CHECK_S)
 
 
-def wanted(apps: Sequence[App], enqueued: Collection[str]) -> Wanted:
+def wanted(apps: Sequence[App], enqueued: Collection[str], kill_after: str | None = None) -> Wanted:
     """How a worker finds these apps and their tasks. Tasks inside functions are left out, unless they have jobs."""
     modules: dict[str, None] = {}
     places = []
@@ -51,7 +51,7 @@ def wanted(apps: Sequence[App], enqueued: Collection[str]) -> Wanted:
         if app.tasks.keys() - hidden:
             modules |= {task.function.__module__: None for name, task in app.tasks.items() if name not in hidden}
             places.append(_place(app))
-    return Wanted(list(modules), places)
+    return Wanted(list(modules), places, kill_after)
 
 
 def _place(app: App) -> str:

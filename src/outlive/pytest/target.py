@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from typing import Any, Final
 
 import msgspec
 
+from outlive.child.channel import Channel
 from outlive.client.app import App
+from outlive.protocol import KeptStep
 
 VARIABLE: Final = "_OUTLIVE_TEST_APPS"
 TARGET: Final = f"{__name__}:app"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The modules that have tasks, and where the apps are: `module:name`."""
+    """The modules that have tasks, and where the apps are: `module:name`. After a step of this name jobs are killed."""
 
     modules: list[str]
     apps: list[str]
+    kill_after: str | None = None
 
 
 class _Merged:
@@ -44,4 +48,20 @@ def _imported(wanted: Wanted) -> list[App]:
     return [getattr(importlib.import_module(module), name) for module, _, name in places]
 
 
-app = _Merged(_imported(msgspec.json.decode(os.environ.get(VARIABLE, '{"modules": [], "apps": []}'), type=Wanted)))
+def _kill_after(name: str) -> None:
+    """Let a process die as soon as its job has kept this step. The next attempt finds it, and does not keep it."""
+    keep = Channel.keep
+
+    def keep_and_die(self: Channel, step: KeptStep) -> bytes:
+        value = keep(self, step)
+        if step.name == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    Channel.keep = keep_and_die  # type: ignore[method-assign]
+
+
+_wanted = msgspec.json.decode(os.environ.get(VARIABLE, '{"modules": [], "apps": []}'), type=Wanted)
+app = _Merged(_imported(_wanted))
+if _wanted.kill_after is not None:
+    _kill_after(_wanted.kill_after)
