@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from uuid import UUID
 
@@ -17,20 +18,15 @@ from outlive.worker.session import Session
 _IN_ORDER = attrgetter("priority", "ready_at")
 
 
+@dataclass(slots=True, kw_only=True)
 class Handover:
-    def __init__(
-        self,
-        worker: UUID,
-        session: Session,
-        sleep: Sleep,
-        *,
-        slots: Slots,
-        leases: Leases,
-        tallies: Tallies | None,
-        bounds: Bounds,
-    ) -> None:
-        self._worker, self._session, self._sleep = worker, session, sleep
-        self._slots, self._leases, self._tallies, self._bounds = slots, leases, tallies, bounds
+    worker: UUID
+    session: Session
+    slots: Slots
+    leases: Leases
+    bounds: Bounds
+    sleep: Sleep
+    tallies: Tallies | None
 
     async def begin(self, claimed: list[Claimed], *, since: float, begun: bool) -> None:
         """Give claimed jobs to the slots. `begun`: the database counts them as begun.
@@ -40,20 +36,20 @@ class Handover:
         if not (jobs := await self._without_known_killers(claimed)):
             return
         kept = await self._kept(jobs)
-        self._leases.hold((job.token for job in jobs), since=since)
-        self._bounds.count(len(jobs))
-        if self._tallies is not None:
-            self._tallies.claimed(jobs, since)
-        self._slots.accept(sorted(jobs, key=_IN_ORDER), kept, marked=begun)
-        await self._sleep.interrupt()
+        self.leases.hold((job.token for job in jobs), since=since)
+        self.bounds.count(len(jobs))
+        if self.tallies is not None:
+            self.tallies.claimed(jobs, since)
+        self.slots.accept(sorted(jobs, key=_IN_ORDER), kept, marked=begun)
+        await self.sleep.interrupt()
 
     async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
         """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
-        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        asking = {name for name, facts in self.slots.tasks.items() if facts.by_fingerprint}
         tokens = [job.token for job in jobs if job.task in asking]
-        quarantined = await self._session.run(store.convict(self._worker, tokens)) if tokens else []
+        quarantined = await self.session.run(store.convict(self.worker, tokens)) if tokens else []
         return [job for job in jobs if job.id not in quarantined] if quarantined else jobs
 
     async def _kept(self, jobs: list[Claimed]) -> dict[UUID, Kept]:
         retried = [job.id for job in jobs if job.attempt > 1]
-        return await self._session.run(store.kept_by_jobs(retried)) if retried else {}
+        return await self.session.run(store.kept_by_jobs(retried)) if retried else {}

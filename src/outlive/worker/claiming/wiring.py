@@ -51,12 +51,15 @@ def claim_loop(
         sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
         end_and_claim=ends,
     )
+    handover = Handover(
+        worker=worker, session=session, slots=slots, leases=leases, bounds=bounds, sleep=sleep, tallies=tallies
+    )
     return ClaimLoop(
         wake=wake,
         reconciliation=reconciliation,
         outcomes=sources,
         finder=finder,
         choice=choice,
-        handover=Handover(worker, session, sleep, slots=slots, leases=leases, tallies=tallies, bounds=bounds),
+        handover=handover,
         sleep=sleep,
     )

@@ -29,7 +29,7 @@ _log = logging.getLogger("outlive.worker")
 
 @contextlib.asynccontextmanager
 async def monitored(config: Config, vitals: Vitals, systemd: Systemd) -> AsyncIterator[None]:
-    """Response probes and Prometheus if `metrics_listen` is set, and tell systemd that this process is alive."""
+    """Answer probes and Prometheus if `metrics_listen` is set, and tell systemd that this process is alive."""
     loops = [asyncio.create_task(forever("systemd", systemd.run_once))]
     endpoint: Endpoint | None = None
     try:
