@@ -84,6 +84,25 @@ def book(order: int) -> int:
     return grams
 
 
+@app.task
+def deliver_later(order: int) -> list[int]:
+    job = outlive.current()
+    charge_once(order)
+    job.sleep("3d")
+    try:
+        texts = job.receive("packed", list[str], timeout="7d")
+    except outlive.NotReceived:
+        return []
+    return job.gather(price.job(text) for text in texts)
+
+
+@app.task
+async def adeliver_later() -> list[int]:
+    job = outlive.current()
+    await job.asleep("3d")
+    return await job.agather(price.job(text) for text in await job.areceive("packed", list[str]))
+
+
 @app.task(queue="mail", max_attempts=3)
 def send(order: int, *, copy: bool = False) -> str:
     context = outlive.current()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
@@ -77,6 +78,41 @@ def test_relaxed_steps_and_those_of_once_are_taken_again_after_a_rerun_and_not_b
         connection.execute("select outlive.rerun(%s, 'once:ledger')", [job.id])
     assert [(one.attempt, one.result) for one in outlive_jobs.run()] == [(3, 7)]
     assert shop.seen == [("weigh", 7), ("book", 7), ("book", 7)]
+
+
+def test_the_clock_moves_over_sleeps_and_signals_are_received_here_too(outlive_jobs):
+    job = shop.deliver_later.enqueue(7)
+    assert outlive_jobs.run() == []
+    assert job.status() is State.SUSPENDED
+    outlive_jobs.advance("3d")
+    outlive_jobs.run(queue="default")
+    assert job.status() is State.SUSPENDED
+    job.send("packed", ["1 EUR", "2 EUR"])
+    assert ends(outlive_jobs.run(queue="default"))[-3:] == [
+        ("price", Outcome.SUCCEEDED, State.SUCCEEDED),
+        ("price", Outcome.SUCCEEDED, State.SUCCEEDED),
+        ("deliver_later", Outcome.SUCCEEDED, State.SUCCEEDED),
+    ]
+    assert job.result(5) == [100, 200]
+    assert shop.seen.count(("charge", 7)) == 1
+
+
+def test_a_delayed_run_moves_the_clock_over_all_waits(outlive_jobs):
+    before, job, other = outlive_jobs.now(), shop.deliver_later.enqueue(7), shop.adeliver_later.enqueue()
+    other.send("packed", ["3 EUR"])
+    outlive_jobs.run(delayed=True)
+    assert (job.result(5), other.result(5)) == ([], [300])
+    assert outlive_jobs.now() - before > timedelta(days=10)
+
+
+def test_a_job_that_waits_can_be_cancelled_and_goes_on_eagerly(outlive_jobs):
+    job = shop.adeliver_later.enqueue()
+    with outlive_jobs.eager():
+        other = shop.adeliver_later.enqueue()
+        assert (other.status(), job.cancel()) == (State.SUSPENDED, True)
+        outlive_jobs.advance("3d")
+        other.send("packed", [])
+        assert (other.status(), job.status()) == (State.SUCCEEDED, State.CANCELLED)
 
 
 def test_what_a_job_raises_can_be_raised_here(outlive_jobs):

@@ -30,10 +30,10 @@ from outlive.child.meter import Meter
 from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
-from outlive.errors import OutliveError
+from outlive.errors import Cancel, OutliveError
 from outlive.model import Claimed, Ended, Kept, Lane, LaneState
 from outlive.policy import Policy
-from outlive.protocol import Done, FromChild, KeptStep, Progress, Run
+from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
 from outlive.worker.ending.outbox import never_accepted, refused
@@ -112,11 +112,13 @@ class Inline:
             source=claimed.source,
         )
         watched = _Watched(task.function, task.policy, task.codec)
-        channel = _InlineChannel(self, self._me, claimed.token, queues)
+        channel = _InlineChannel(self, self._me, claimed, queues)
         start = _starts.setdefault(task.app, ProcessStart(task.app.process_starts))
         with _inside(channel):
             failed = start.run(channel.pid) if start.due else None
             done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, meter=_NoMeter(), not_started=failed)
+        if channel.suspended:  # It waits, and this attempt leaves no trace.
+            return Ran(claimed.id, claimed.task, claimed.attempt, Outcome.RELEASED, State.SUSPENDED)
         raised = watched.raised if failed is None else failed.error
         end = self._end(done, completing=channel.completing)
         outcome, state = self._run(store.ended([end.token]))[end.token]
@@ -130,6 +132,7 @@ class Inline:
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
         tasks = list(self._tasks())
         self._run(store.cancel_expired())
+        self._run(store.end_due(1000))
         self._run(store.check_late_ends())
         while self._run(store.follow_late_ends()):
             pass
@@ -214,6 +217,16 @@ class Inline:
         [kept] = self._run(store.keep_steps(self._me.id, [token], [step])).values()
         return kept or b""
 
+    def suspend(self, wait: Wait, run: Claimed) -> Waited | None:
+        """Let a job wait; None if what it waits for is not there yet."""
+        suspended = self._run(store.suspend(self._me.id, wait))
+        if suspended.outcome == "cancelled":
+            raise Cancel("cancelled on request")
+        if suspended.outcome == "over":
+            return Waited(run.token, run.attempt, True, suspended.value)
+        self._run(store.unpark(self._me.id, [run.id]))  # No process is kept here: it is replayed.
+        return None
+
     def report(self, progress: Progress) -> None:
         self._run(store.write_progress(self._me.id, [progress]))
 
@@ -221,11 +234,12 @@ class Inline:
 class _InlineChannel(Channel):
     """A job's way to its worker, which is in the same process."""
 
-    def __init__(self, worker: Inline, me: Identity, token: int, queues: Sequence[str] | None) -> None:
-        self._worker, self._me, self._token, self._queues = worker, me, token, queues
+    def __init__(self, worker: Inline, me: Identity, job: Claimed, queues: Sequence[str] | None) -> None:
+        self._worker, self._me, self._job, self._queues = worker, me, job, queues
         self.pid, self.worker = os.getpid(), str(me.id)
         self.completing = False
         """The job ends its attempt in its own transaction."""
+        self.suspended = False
 
     def stopping(self) -> bool:
         return False
@@ -235,10 +249,17 @@ class _InlineChannel(Channel):
             self._worker.report(frame)
 
     def call(self, verb: str, body: bytes) -> bytes:
-        return self._worker.answer(verb, body, self._token, self._queues)
+        return self._worker.answer(verb, body, self._job.token, self._queues)
 
     def keep(self, step: KeptStep) -> bytes:
-        return self._worker.keep(step, self._token)
+        return self._worker.keep(step, self._job.token)
+
+    def wait(self, wait: Wait) -> Waited:
+        waited = self._worker.suspend(wait, self._job)
+        if waited is None:
+            self.suspended = True
+            raise _Suspended
+        return waited
 
     def note_steps(self, names: Iterable[str]) -> None:
         pass
@@ -249,6 +270,10 @@ class _InlineChannel(Channel):
 
     def proof(self, token: int) -> str:
         return self._me.secret_of(token)
+
+
+class _Suspended(BaseException):
+    """Leaves the code of a job that waits, as the end of its process does in a worker."""
 
 
 class _NoMeter(Meter):

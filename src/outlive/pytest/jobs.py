@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _WAITING = """
 from (select w.task, w.queue, w.ready_at from outlive.waiting w union all
-      select h.task, h.queue, h.ready_at from outlive.held h where h.why = 'key') t
+      select h.task, h.queue, h.ready_at from outlive.held h where h.why in ('key', 'suspended')) t
 where t.task = any(%(tasks)s) and (%(queues)s::text[] is null or t.queue = any(%(queues)s))
 """
 _LATER = f"select min(t.ready_at) - outlive.now() {_WAITING} and t.ready_at > outlive.now() and t.ready_at < 'infinity'"
@@ -305,6 +305,6 @@ def _was_killed(ran: Ran) -> bool:
 
 
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
-    """Whether these statements have committed jobs, outside of a job."""
+    """Whether these statements have committed jobs or signals, outside of a job."""
     outside = connection is None and job_gateway.gateway is None
-    return outside and any(one.name.startswith("enqueue") or one.name == "close_batch" for one in statements)
+    return outside and any(one.name.startswith("enqueue") or one.name in ("close_batch", "send") for one in statements)
