@@ -15,6 +15,7 @@ from uuid import UUID
 
 import outlive
 from outlive import foreign_options
+from outlive.client import declaring
 from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
@@ -38,6 +39,21 @@ _STATES = {
     State.CANCELLED: "REVOKED",
 }
 """Celery's words; those that are left wait, which is PENDING."""
+
+
+def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
+    """Give tasks that name no queue one by patterns of their names, as `task_routes` does: `{"shop.mail.*": "mail"}`.
+
+    The first pattern that fits counts, and in it `*` stands for anything. It must be called before the tasks are
+    declared: in the module that made the Celery app, above the imports of tasks.
+    """
+    if late := next(iter(app.tasks), None):
+        raise ConfigError(f"route was called after the task {late} was declared: call it above the imports of tasks")
+    for pattern, to in queue_of.items():
+        if not isinstance(to, str) and set(to) != {"queue"}:
+            raise ConfigError(f"route gives {pattern} only a queue: name its other options where the task is declared")
+    given = {pattern: to if isinstance(to, str) else to["queue"] for pattern, to in queue_of.items()}
+    app.queue_of |= declaring.routes(given)
 
 
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 import outlive
-from outlive.celery import AsyncResult, Request, app, chain, chord, group, shared_task
+from outlive.celery import AsyncResult, Request, app, chain, chord, group, route, shared_task
 from outlive.states import State
 
 
@@ -121,3 +121,17 @@ def test_what_means_something_else_is_refused_with_what_to_write():
         add.apply_async((1, 2), priority=9)
     with pytest.raises(outlive.ConfigError, match=r"does not take link_error: use task.using\(on_failed=…\)"):
         add.apply_async((1, 2), link_error=total.s())
+
+
+def test_tasks_get_their_queues_by_patterns_that_are_given_before_them(monkeypatch):
+    with pytest.raises(outlive.ConfigError, match=r"after the task \S+test_celery.add was declared: call it above"):
+        route({"*": "mail"})
+    monkeypatch.setattr(app, "tasks", {})
+    monkeypatch.setattr(app, "queue_of", {})
+    route({"shop.mail.*": {"queue": "mail"}, "shop.*": "shop"})
+    named = [shared_task(name=f"shop.{name}")(add.task.function) for name in ("mail.send", "pay")]
+    own = shared_task(name="shop.mail.bulk", queue="slow")(add.task.function)
+    assert [task.task.policy.queue for task in (*named, own)] == ["mail", "shop", "slow"]
+    monkeypatch.setattr(app, "tasks", {})
+    with pytest.raises(outlive.ConfigError, match=r"gives shop.\* only a queue: name its other options"):
+        route({"shop.*": {"queue": "mail", "priority": "9"}})

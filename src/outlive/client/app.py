@@ -65,10 +65,7 @@ class App:
         """
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         """By name. A task is also here under the names that it had before."""
-        self.queue_of = {
-            validation.identifier("a pattern of queue_of", pattern): validation.identifier("a queue of queue_of", queue)
-            for pattern, queue in (queue_of or {}).items()
-        }
+        self.queue_of = declaring.routes(queue_of or {})
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []

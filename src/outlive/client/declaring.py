@@ -117,6 +117,14 @@ def expect_plain(function: Callable[[], object]) -> FunctionType:
     return function
 
 
+def routes(queue_of: Mapping[str, str]) -> dict[str, str]:
+    """The queues by patterns of the names of tasks, checked."""
+    return {
+        validation.identifier("a pattern of queue_of", pattern): validation.identifier("a queue of queue_of", queue)
+        for pattern, queue in queue_of.items()
+    }
+
+
 def _routed(task: str, queue_of: Mapping[str, str]) -> str | None:
     """The queue of a task that names none; None: no pattern fits."""
     return next((queue for pattern, queue in queue_of.items() if fnmatchcase(task, pattern)), None)
