@@ -155,6 +155,20 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard, queue):
     assert len(queue.run(store.list_audit())) == 11
 
 
+def test_a_worker_is_given_other_slots_and_queues(dashboard, queue):
+    queue.register_worker(name="web-7")
+    operator = dashboard.operator
+    asked = operator.get("/confirm?action=set_worker&name=web-7").text
+    assert 'name="slots" value="4"' in asked
+    assert act(operator, "set_worker", name="web-7", slots="8", queues="mail, news") == "worker web-7 is set"
+    assert queue.execute("select slots, queues from outlive.workers").fetchall() == [(8, ["mail", "news"])]
+    assert act(operator, "set_worker", name="web-7", slots="8", queues="mail, news") == "worker web-7 is as it was"
+    assert act(operator, "set_worker", name="web-7", slots="8", queues="") == "worker web-7 is set"
+    assert queue.value("select queues from outlive.workers") is None
+    what = [{"worker": "web-7", "slots": 8, "queues": ["mail", "news"]}, {"worker": "web-7", "queues": []}]
+    assert queue.values("select what from outlive.audit order by at") == what
+
+
 def test_a_schedule_is_changed_reset_and_removed(dashboard, queue):
     tick = Schedule(name="tick", task="work", args=b"{}", every_s=60)
     queue.run(store.declare_schedules([tick], "shop:app"))

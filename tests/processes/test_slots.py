@@ -325,6 +325,21 @@ def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path)
     assert set(heard.outcomes().values()) == {Outcome.SUCCEEDED}
 
 
+def test_no_jobs_are_taken_in_while_more_run_than_there_are_slots_now(tmp_path):
+    async def play() -> tuple[list[Mapping[str, int]], int]:
+        async with some_slots(2, max_jobs=3) as (slots, _, _heard):
+            slots.accept(claimed(str(tmp_path / "go"), str(tmp_path / "go")), {})
+            await aeventually(lambda: len(slots.busy) == 2)
+            rooms = [slots.room.by_task()]
+            slots.resize(1)
+            rooms.append(slots.room.by_task())
+            return rooms, slots.capacity()
+
+    (before, after), capacity = asyncio.run(play())
+    assert before[WARM] > 0
+    assert (after, capacity) == ({}, 0)
+
+
 def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path):
     async def play() -> Mapping[str, int]:
         async with some_slots(1, max_jobs=3) as (slots, _, _heard):

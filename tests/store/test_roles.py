@@ -279,6 +279,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.list_dashboard_tokens(), store.remove_dashboard_token("anna"), store.prune_audit(keep_s=0))
         run(
             store.drain_workers("n"),
+            store.set_worker("n", {"slots": 2, "queues": ["a"]}),
             store.reload_workers("n"),
             store.tell_tasks(WORKER, ["work"]),
             store.rival_tasks("shop:app", ["work"], ["shop.work()"]),

@@ -29,7 +29,7 @@ PANELS = {
 """The commands by what people do, in the order of `outlive --help`."""
 _SEVERAL = {
     "worker": ("up", "reap"),
-    "lists": ("jobs", "killers", "workers", "stuck", "records", "audit"),
+    "lists": ("jobs", "killers", "stuck", "records", "audit"),
     "steps": ("rerun", "supply", "send"),
     "operators": ("retry", "repeat", "cancel", "release", "prune", "drain", "reload"),
 }

@@ -177,10 +177,11 @@ class CommandContext:
         with db.translated_errors(), connection.transaction():
             return operations.run(steps, lambda one: db.run(connection, one))
 
-    def control(self, action: str, name: str) -> Any:
+    def control(self, action: str, name: str, values: Mapping[str, Any] | None = None) -> Any:
         """Do something to a queue, a source, a worker or a schedule, and say so, unless nothing was done."""
         control = controls.CONTROLS[action]
-        done = self.audited(control.make(name), control.action, {control.noun: name})
+        statement = control.make(name) if values is None else control.make(name, values)
+        done = self.audited(statement, control.action, {control.noun: name, **(values or {})})
         if done is None or done:
             resume = program.command(f"{control.noun}s resume {name}")
             screen.say(control.result(name) + (f"; `{resume}` resumes it" if control.done == "paused" else ""))

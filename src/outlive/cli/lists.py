@@ -1,4 +1,4 @@
-"""The lists: jobs, killers, workers, stuck, records and audit. These commands change nothing."""
+"""The lists: jobs, killers, stuck, records and audit. These commands change nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
 from outlive.cli.job_filter import Filter
 from outlive.cli.screen import Column, Listing, Row, of, text, time_of
-from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
+from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, tail
 from outlive.model import Record
-from outlive.operations import facts, selection
+from outlive.operations import selection
 from outlive.operations.facts import evidence
 
 if TYPE_CHECKING:
@@ -138,33 +138,6 @@ def killers(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
         return screen.stacked(*map(_killer, rows), text((hint, "dim"))) if rows else "no job is in quarantine"
 
     return Listing(lambda: context.run(store.list_killers(limit=limit)), show)
-
-
-WORKERS = (
-    Column("worker", lambda row: text(row["name"], (f"\n{row['id']}", "dim"))),
-    Column("state", lambda row: text((row["state"], screen.WORKER_STYLES[row["state"]]))),
-    Column("where", lambda row: text(f"{row['hostname']}, pid {row['pid']}"), shrink="fold", wide=True),
-    Column("running", lambda row: text(facts.busy(row)), "right"),
-    Column("memory", lambda row: text(size(row["memory_bytes"]) if row["memory_bytes"] else ""), "right", wide=True),
-    Column("started", time_of("started_at"), wide=True),
-    Column("last seen", lambda row: text(screen.seen(row))),
-)
-
-
-@command(app)
-def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
-    """List the workers, live ones first: how many jobs they run, and when they were last seen.
-
-    Example: outlive workers --watch
-    """
-
-    def show(rows: Rows) -> RenderableType:
-        troubled = [f"{row['name']} starts no job: {row['trouble']}" for row in rows if row["trouble"]]
-        troubled += [f"{row['name']} has old code: {row['reload_error']}" for row in rows if row["reload_error"]]
-        notes = [text((words, "bold red")) for words in troubled]
-        return screen.stacked(screen.table(WORKERS, rows), *notes) if rows else "no worker has run lately"
-
-    return Listing(lambda: context.run(store.list_workers(limit=limit)), show)
 
 
 STUCK = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 from uuid import UUID
@@ -229,7 +229,7 @@ def drain(
 
     Example: outlive drain web-7 --no-wait
     """
-    ids = _told(context, "drain_worker", name)
+    ids = told(context, "drain_worker", name)
     printed = None
     while wait:
         mine = _workers(context, ids)
@@ -261,7 +261,7 @@ def reload(
     living = {row["name"] for row in _workers(context) if row["app"] and row["state"] in ("active", "stale")}
     if not (names or living):
         raise WorkerNotFound("no worker is alive")
-    ids = [id for name in names or sorted(living) for id in _told(context, "reload_worker", name)]
+    ids = [id for name in names or sorted(living) for id in told(context, "reload_worker", name)]
     while wait:
         mine = _workers(context, ids)
         if any(row["state"] not in GONE and row["reload_requested_at"] for row in mine):
@@ -274,9 +274,9 @@ def reload(
         return
 
 
-def _told(context: CommandContext, action: str, name: str) -> list[UUID]:
+def told(context: CommandContext, action: str, name: str, values: Mapping[str, Any] | None = None) -> list[UUID]:
     """Tell the workers of a name to do something; their ids."""
-    ids: list[UUID] = context.control(action, name)
+    ids: list[UUID] = context.control(action, name, values)
     if not ids:
         alive = sorted({row["name"] for row in _workers(context) if row["state"] not in GONE})
         raise WorkerNotFound(f"no worker {name} is alive; these are: {', '.join(alive[:10]) or 'no worker at all'}")

@@ -10,7 +10,7 @@ from uuid import UUID
 from outlive import store
 from outlive.operations import By, Steps
 from outlive.statement import Statement
-from outlive.validation import positive, refused
+from outlive.validation import count, identifier, names, positive, refused
 
 T = TypeVar("T")
 
@@ -63,6 +63,13 @@ CONTROLS = {
         store.reload_workers,
         "It imports its code again. Jobs that run go on with the old code.",
     ),
+    "set_worker": Control(
+        "set worker",
+        "set",
+        store.set_worker,
+        "This holds until the worker stops: the next one has what it is started with. Jobs that run go on.",
+        "Set the slots and the queues of the {noun} {name}?",
+    ),
     "pause_schedule": Control(
         "pause schedule", "paused", store.pause_schedule, "It does not fire until it is resumed. Its jobs continue."
     ),
@@ -105,6 +112,16 @@ def limit_of_source(key: str, text: str) -> float | None:
         return positive(key, int(text) if key in _WHOLE else float(text)) if text else None
     except ValueError:
         raise refused(key, text, f"a {'whole ' if key in _WHOLE else ''}number") from None
+
+
+def size_of_worker(slots: str | None, queues: str | None) -> dict[str, Any]:
+    """The slots and queues that an operator has written, those that are given; without a queue in it: all queues."""
+    values: dict[str, Any] = {}
+    if slots is not None:
+        values["slots"] = count("slots", int(slots) if slots.isdecimal() else slots)
+    if queues is not None:
+        values["queues"] = [identifier("queues", one) for one in names("queues", queues)] if queues.strip() else []
+    return values
 
 
 def audited(statement: Statement[T], by: By, action: str, what: object, *, jobs: int = 0) -> Steps[T]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -49,6 +49,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
     drain: bool
     reload_requested_at: datetime | None
+    slots: int
+    queues: tuple[str, ...] | None
 
 
 def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
@@ -114,6 +116,11 @@ def heartbeat(
 @decoded_by(first_column)
 def drain_workers(name: str) -> Statement[list[UUID]]:
     """Tell the workers of this name to finish their jobs and stop. Returns them."""
+
+
+def set_worker(name: str, values: Mapping[str, Any]) -> Statement[list[UUID]]:
+    """Give the workers of this name other `slots` or `queues` (empty: all), until they stop. Returns them."""
+    return statement("set_worker", first_column, name=name, slots=values.get("slots"), queues=values.get("queues"))
 
 
 @decoded_by(first_column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from outlive import db
@@ -38,9 +39,11 @@ from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import Session
-from outlive.worker.wakeup import DRAIN, RELOAD, Wakeup
+from outlive.worker.wakeup import HEED, Wakeup
 
 RunOnce = Callable[[], Awaitable[None]]
+
+_log = logging.getLogger("outlive.worker")
 
 
 class Services:
@@ -76,7 +79,7 @@ class Services:
         self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
         self.heartbeat = Heartbeat(
             me.id, session, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
-            on_reload=on_reload, reload_error=lambda: zygotes.reload_error,
+            on_reload=on_reload, on_set=self._set, reload_error=lambda: zygotes.reload_error,
         )  # fmt: skip
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
@@ -129,10 +132,22 @@ class Services:
         ]
 
     def _notified(self, payload: str) -> None:
-        if payload in (DRAIN, RELOAD):
+        if payload in HEED:
             self.heartbeat.hurry()
         else:
             self.wake.notify(payload)
+
+    def _set(self, slots: int, queues: tuple[str, ...] | None) -> None:
+        """The slots and the queues that this worker is to have. Jobs that run, or were claimed, go on."""
+        if (slots, queues) == (self.slots.size, self.slots.queues):
+            return
+        served = "all queues" if queues is None else f"the queues {', '.join(queues)}"
+        has = f"{counted(slots, 'slot')} and serves {served}"
+        _log.info("Worker %s has %s now, because an operator asked for it", self.me.id, has)
+        self.slots.queues = queues
+        self.claims.choice.lanes.serve(queues)
+        self.slots.resize(slots)
+        self.wake.notify()
 
     async def register(self) -> None:
         """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""

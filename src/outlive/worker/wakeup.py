@@ -20,8 +20,8 @@ RESUME = "resume"
 """The notification that the wait of a job is over whose process a worker has parked."""
 FOLLOW = "follow"
 """The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
-DRAIN, RELOAD = "drain", "reload"
-"""The notifications that an operator wants some worker to drain or to reload."""
+HEED = ("drain", "reload", "set")
+"""The notifications that an operator wants something of a worker: its heartbeat says of which, and what."""
 
 
 class Wakeup:

@@ -257,7 +257,7 @@ create table if not exists outlive.workers (
   hostname text not null,
   pid int not null,
   version text not null,
-  queues text[],
+  queues text[],  -- Those that it serves; null: all. Like its slots, an operator may change them while it runs.
   slots int not null,
   state text collate "C" not null default 'active'
     check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
@@ -5787,7 +5787,7 @@ where id = $4::uuid;
 $statement$;
 
 create or replace function outlive.statement_heartbeat("state" text default null, "trouble" text default null, "memory_bytes" bigint default null, "reloaded" timestamptz default null, "reload_error" text default null, "worker" uuid default null)
-returns table (drain_requested boolean, reload_requested_at timestamptz) language sql as $statement$
+returns table (drain_requested boolean, reload_requested_at timestamptz, slots int, queues text[]) language sql as $statement$
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
@@ -5800,7 +5800,7 @@ update outlive.workers k set
   stop_requested_at = case when $1::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = $6::uuid and k.state in ('active', 'stale', 'draining')
-returning k.drain_requested_at is not null, k.reload_requested_at;
+returning k.drain_requested_at is not null, k.reload_requested_at, k.slots, k.queues;
 $statement$;
 
 create or replace function outlive.statement_stop_worker("worker" uuid default null)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from outlive.dashboard.access import Role
 from outlive.dashboard.actions.batches import CancelBatch, CloseBatch
-from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSchedule, SetSource
+from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSchedule, SetSource, SetWorker
 from outlive.dashboard.actions.enqueuing import OPTIONS, EnqueueJob
 from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
@@ -96,5 +96,6 @@ _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     "rerun": lambda fields: Rerun(_text("id", fields), _text("step", fields)),
     "supply": lambda fields: Supply(_text("id", fields), _text("replacing", fields), _typed(TYPED, fields)),
     "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
+    "set_worker": lambda fields: SetWorker(_text("name", fields), _typed(("slots", "queues"), fields)),
     "set_schedule": lambda fields: SetSchedule(_text("name", fields), _typed(SCHEDULE, fields)),
 }

@@ -12,7 +12,7 @@ from outlive import store
 from outlive.dashboard.actions.questions import Field, Question
 from outlive.errors import BadArguments
 from outlive.operations import By, schedule_changes
-from outlive.operations.controls import CONTROLS, Control, audited, limit_of_source
+from outlive.operations.controls import CONTROLS, Control, audited, limit_of_source, size_of_worker
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
@@ -78,6 +78,33 @@ class SetSource:
         for row in await site.database.run(store.source_limits(self.source)):
             return row
         raise BadArguments(f"there is no source {self.source}")
+
+
+@dataclass(frozen=True, slots=True)
+class SetWorker:
+    """Change the slots and the queues of a worker that runs."""
+
+    worker: str
+    typed: Mapping[str, str]
+
+    async def question(self, site: Site) -> Question:
+        control, now = CONTROLS["set_worker"], await self._now(site)
+        fields = [
+            Field("slots", "Slots", self.typed.get("slots", now["slots"])),
+            Field("queues", "Queues, with commas", self.typed.get("queues", now["queues"]), "all"),
+        ]
+        return Question(control.asked(self.worker), control.note, fields=fields)
+
+    async def perform(self, site: Site, by: By) -> None:
+        now = await self._now(site)
+        changed = {key: text for key, text in self.typed.items() if text != now[key]}
+        await _set(site, by, "set_worker", self.worker, size_of_worker(changed.get("slots"), changed.get("queues")))
+
+    async def _now(self, site: Site) -> dict[str, str]:
+        for row in await site.database.run(store.list_workers(limit=10_000)):
+            if row["name"] == self.worker and row["state"] not in ("dead", "stopped"):
+                return {"slots": str(row["slots"]), "queues": ", ".join(row["queues"] or ())}
+        raise BadArguments(f"no worker {self.worker} is alive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ create table if not exists outlive.workers (
   hostname text not null,
   pid int not null,
   version text not null,
-  queues text[],
+  queues text[],  -- Those that it serves; null: all. Like its slots, an operator may change them while it runs.
   slots int not null,
   state text collate "C" not null default 'active'
     check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),

@@ -56,8 +56,9 @@ group by k.app, d.function = t.function order by same;
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from
 -- now on its death is not charged to its jobs. :reloaded is the request to reload that it has answered. The row
--- says whether an operator wants it to drain, and when one last asked for a reload that is not answered.
--- returns table (drain_requested boolean, reload_requested_at timestamptz)
+-- says whether an operator wants it to drain, when one last asked for a reload that is not answered, and how many
+-- slots and which queues it is to have.
+-- returns table (drain_requested boolean, reload_requested_at timestamptz, slots int, queues text[])
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
@@ -70,7 +71,7 @@ update outlive.workers k set
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
-returning k.drain_requested_at is not null, k.reload_requested_at;
+returning k.drain_requested_at is not null, k.reload_requested_at, k.slots, k.queues;
 
 -- name: drain_workers
 -- An operator wants the workers of a name to finish their jobs and stop. Zero rows: no such worker is alive.
@@ -79,6 +80,16 @@ with wanted as (
   where k.name = :name::text and k.state in ('active', 'stale', 'draining')
   returning k.id)
 select w.id, pg_notify('outlive', 'drain') from wanted w;
+
+-- name: set_worker
+-- An operator gives the workers of a name other slots, or other queues; null: those that they have. No queues at
+-- all: every queue. Zero rows: no such worker is alive.
+with wanted as (
+  update outlive.workers k set slots = coalesce(:slots::int, k.slots),
+    queues = case when :queues::text[] is null then k.queues else nullif(:queues::text[], '{}') end
+  where k.name = :name::text and k.state in ('active', 'stale', 'draining')
+  returning k.id)
+select w.id, pg_notify('outlive', 'set') from wanted w;
 
 -- name: reload_workers
 -- An operator wants the workers of a name to import their apps again. Zero rows: no such worker is active, or it

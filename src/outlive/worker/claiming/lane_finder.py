@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
 from uuid import UUID
 
 from outlive import store
@@ -46,8 +45,8 @@ class _Searches:
 
 
 class LaneFinder:
-    def __init__(self, session: Session, wake: Wakeup, slots: Slots, queues: Sequence[str] | None) -> None:
-        self._session, self._wake, self._slots, self._queues = session, wake, slots, queues
+    def __init__(self, session: Session, wake: Wakeup, slots: Slots) -> None:
+        self._session, self._wake, self._slots = session, wake, slots
         self.lanes = Lanes()
         self.suspect_waits = False
         self._searches, self._source_searches = _Searches(LANES_SHARE), _Searches(SOURCES_SHARE)
@@ -74,7 +73,7 @@ class LaneFinder:
         mine = [
             key
             for key in hints
-            if key.task in self._slots.tasks and (self._queues is None or key.queue in self._queues)
+            if key.task in self._slots.tasks and (self._slots.queues is None or key.queue in self._slots.queues)
         ]
         self.lanes.add(mine)
         return bool(mine) and not self._wake.look and time.monotonic() - self._searches.last_at < LOOK_S + SOON_S
@@ -89,7 +88,7 @@ class LaneFinder:
         started = time.monotonic()
         self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
         self._wake.look = self._wake.look_at_sources = False
-        found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._queues))
+        found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._slots.queues))
         self.lanes.found(found.lanes, found.paused)
         self.suspect_waits = found.suspect_waits
         self._searches.note(started)
@@ -104,7 +103,7 @@ class LaneFinder:
         self._sources_wanted = False
         tasks = list(self._slots.tasks)
         found = await self._session.run(
-            store.sourced_lanes(tasks, self._queues, after=self._after, batch=SOURCES_BATCH)
+            store.sourced_lanes(tasks, self._slots.queues, after=self._after, batch=SOURCES_BATCH)
         )
         self.lanes.found_sourced(found, self._after, time.monotonic())
         self._after = found.reached or _START

@@ -55,6 +55,12 @@ class Lanes:
         dry = [key for key in before if not key.source and key not in self._marks]
         self._dry = {key: before[key] for key in dry[-MAX_DRY:]}
 
+    def serve(self, queues: Container[str] | None) -> None:
+        """Forget the lanes of other queues; None: all are served."""
+        if queues is not None:
+            self._marks = {key: mark for key, mark in self._marks.items() if key.queue in queues}
+            self._dry = {key: mark for key, mark in self._dry.items() if key.queue in queues}
+
     def add(self, keys: Iterable[LaneKey]) -> None:
         """These lanes have jobs without a source. Those that are known keep their turn and their watermark."""
         for key in keys:

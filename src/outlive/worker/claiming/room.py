@@ -45,7 +45,7 @@ class Room:
         """How many more jobs of each task can be taken in while every slot is busy."""
         slots = self._slots
         room: Counter[str] = Counter()
-        if slots.closed or slots.suspect() is not None:
+        if slots.closed or slots.suspect() is not None or len(slots.busy) > slots.size:
             return room
         now, free, most = time.monotonic(), slots.free, cache(self._most)
         for child in slots.children:

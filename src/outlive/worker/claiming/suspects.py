@@ -78,7 +78,7 @@ class SuspectClaim:
         """Claim one suspect and, whatever is offered, nothing else."""
         after_s = STARVES_S if self.starves else None
         self.starves = self._finder.suspect_waits = False
-        tasks, queues, lease_s = list(self._slots.tasks), self._config.queues, self._config.lease_s
+        tasks, queues, lease_s = list(self._slots.tasks), self._slots.queues, self._config.lease_s
         claimed = await self._session.run(
             store.claim_suspect(self._worker, tasks=tasks, queues=queues, lease_s=lease_s, after_s=after_s)
         )
@@ -121,7 +121,7 @@ class Suspects:
                 await self._look_for_suspects()
 
     async def _look_for_held_up(self) -> None:
-        tasks, queues = list(self._slots.tasks), self._config.queues
+        tasks, queues = list(self._slots.tasks), self._slots.queues
         unsourced = await self._session.run(store.unsourced_lanes(tasks, queues))
         sourced = await self._session.run(store.sourced_lanes(tasks, queues, after=_START, batch=SOURCES))
         now = time.monotonic()
@@ -168,7 +168,7 @@ class Suspects:
                 await self._session.run(store.unlock(_ROOM))
 
     async def _one_waits(self, after_s: float = MAKE_ROOM_AFTER_S) -> bool:
-        tasks, queues = list(self._slots.tasks), self._config.queues
+        tasks, queues = list(self._slots.tasks), self._slots.queues
         return await self._session.run(store.suspects_wait(tasks, queues, after_s=after_s))
 
 

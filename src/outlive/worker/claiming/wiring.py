@@ -36,7 +36,7 @@ def claim_loop(
     tallies: Tallies | None,
     bounds: Bounds,
 ) -> ClaimLoop:
-    finder = LaneFinder(session, wake, slots, config.queues)
+    finder = LaneFinder(session, wake, slots)
     ends = EndAndClaim(worker, session, outbox, finder.lanes)
     sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
     reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)

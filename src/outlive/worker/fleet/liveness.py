@@ -5,7 +5,7 @@ session without dying (the server restarted, an operator ended a backend) opens 
 
 The heartbeat says the same where no lock can, and more: whether this worker drains, why it can't begin jobs, whether
 its last reload failed, and how much memory it uses. Its answer says whether an operator wants the worker to drain or to
-reload.
+reload, and which slots and queues it is to have.
 """
 
 from __future__ import annotations
@@ -93,10 +93,12 @@ class Heartbeat:
         on_declared_dead: Then,
         on_drain: Then,
         on_reload: Then,
+        on_set: Callable[[int, tuple[str, ...] | None], None],
         reload_error: Callable[[], str | None],
     ) -> None:
         self._worker, self._session, self._every_s = worker, session, every_s
         self._on_declared_dead, self._on_drain, self._on_reload = on_declared_dead, on_drain, on_reload
+        self._on_set = on_set
         self._reload_error = reload_error
         self.reload_requested_at: datetime | None = None
         """When an operator last asked for a reload."""
@@ -145,3 +147,4 @@ class Heartbeat:
         if wanted.reload_requested_at not in (None, self.reload_requested_at):
             self.reload_requested_at = wanted.reload_requested_at
             self._on_reload()
+        self._on_set(wanted.slots, wanted.queues)

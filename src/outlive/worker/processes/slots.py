@@ -51,6 +51,8 @@ _log = logging.getLogger("outlive.worker")
 class Slots:
     def __init__(self, config: Config, size: int, zygotes: Zygotes, report: AttemptEvents) -> None:
         self.config, self.size, self.zygotes, self.report = config, size, zygotes, report
+        self.queues = config.queues
+        """Those that this worker serves; None: all."""
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
         """Claimed jobs that wait for a child."""
@@ -110,6 +112,11 @@ class Slots:
         for one in self.withdraw(lambda one: one.job.task not in self.tasks):
             self.release(one.job, *NO_TASK)
         self.report.app_imported(self.tasks, ready.sources, ready.schedules)
+
+    def resize(self, size: int) -> None:
+        """Have other slots. If they are fewer than jobs run, none begins until enough of these have ended."""
+        self.size = self.zygotes.slots = size
+        self.child_ready()
 
     def child_ready(self) -> None:
         """A child is ready for a job, or a slot is free."""

@@ -49,15 +49,19 @@ class WorkerVitals:
             return f"this worker can't begin any job: {trouble}"
         return self.dead()
 
+    @property
+    def _size(self) -> int:
+        return self.services.slots.size if self.services else self.me.slots
+
     def status(self) -> str:
         running = len(self.services.slots.busy) if self.services else 0
-        jobs = f"{running} of {counted(self.me.slots, 'slot is', 'slots are')} busy"
+        jobs = f"{running} of {counted(self._size, 'slot is', 'slots are')} busy"
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:
         me, services = self.me, self.services
         found = {
-            catalogue.SLOTS: _only(me.slots),
+            catalogue.SLOTS: _only(self._size),
             catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)],
             catalogue.UP: _only(0),
         }
