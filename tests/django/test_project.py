@@ -41,6 +41,7 @@ from django.db import transaction
 from django.test.utils import setup_databases, setup_test_environment, teardown_databases
 
 import outlive
+from outlive.django.models import Job
 from shop.models import Order
 from shop.tasks import confirm
 
@@ -58,9 +59,14 @@ def test_an_order_is_confirmed(database, outlive_jobs):
     (ran,) = outlive_jobs.run()
     result.refresh()
     assert (ran.task, ran.result, result.status) == ("shop.tasks.confirm", result.return_value, "SUCCESSFUL")
+    with outlive_jobs.eager():
+        confirm.enqueue(Order.objects.get().pk)
+    assert [confirm.get_result(str(job.id)).status for job in Job.objects.all()] == ["SUCCESSFUL"] * 2
     with transaction.atomic(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
         confirm.enqueue(1)
         outlive_jobs.run()
+    with pytest.raises(outlive.OutliveError, match="call run.. without it"):
+        outlive_jobs.run(in_processes=True)
 """
 
 

@@ -121,18 +121,18 @@ class Jobs:
     def _run_inline(self, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
         self._inline = self._inline or Inline(self._connection, self._tasks)
         ran: list[Ran] = []
-        for worker in (self._inline, *self._of_django()):
+        django = self._of_django()
+        for worker in (self._inline, *(django.all() if django else ())):
             ran += self._run_in(worker, queues, raising=raising, limit=limit - len(ran))
         return ran
 
-    def _of_django(self) -> Iterator[Inline]:
+    def _of_django(self) -> DjangoWorkers | None:
         """Workers for the tasks of Django, if this process has enqueued any: those are in Django's own database."""
-        if "outlive.django.registry" not in sys.modules:
-            return iter(())
-        from outlive.pytest.of_django import DjangoWorkers  # Not at the top: few tests have Django.
+        if self._django is None and "outlive.django.registry" in sys.modules:
+            from outlive.pytest.of_django import DjangoWorkers  # Not at the top: few tests have Django.
 
-        self._django = self._django or DjangoWorkers()
-        return self._django.all()
+            self._django = DjangoWorkers()
+        return self._django
 
     def _run_in(self, worker: Inline, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
         worker.take_ran()
@@ -147,6 +147,8 @@ class Jobs:
         return ran
 
     def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:
+        if django := self._of_django():
+            django.refuse_processes()
         where = {"tasks": list(self._tasks()), "queues": queues}
         if not self._value(_UNSETTLED, where):
             return []
@@ -306,5 +308,6 @@ def _was_killed(ran: Ran) -> bool:
 
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
     """Whether these statements have committed jobs or signals, outside of a job."""
-    outside = connection is None and job_gateway.gateway is None
+    committed = connection is None or getattr(connection, "in_atomic_block", True) is False  # Django's, in autocommit.
+    outside = committed and job_gateway.gateway is None
     return outside and any(one.name.startswith("enqueue") or one.name in ("close_batch", "send") for one in statements)
