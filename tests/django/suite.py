@@ -38,6 +38,7 @@ from outlive.django.addresses import address
 from outlive.django.api import TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
 from outlive.django.backend import OutliveBackend
 from outlive.django.checks import check_without_django_tasks
+from outlive.django.management import reloading
 from outlive.django.management.commands import outlive_worker
 from outlive.django.models import Job
 from outlive.django.priorities import django_priority, outlive_priority
@@ -252,6 +253,20 @@ class SettingsTests(TestCase):
     def test_a_worker_of_a_backend_that_is_not_there_is_refused(self) -> None:
         error = raised(CommandError, lambda: call_command("outlive_worker", backend="odd"))
         assert str(error) == "TASKS has no backend of outlive named 'odd': set --backend to its alias"
+
+    def test_a_virtual_environment_in_the_project_is_not_watched(self) -> None:
+        with tempfile.TemporaryDirectory() as project:
+            for name in (".git", "venv", "cart"):
+                Path(project, name).mkdir()
+            Path(project, "venv", "pyvenv.cfg").touch()
+            sys.path.insert(0, project)
+            try:
+                watched = reloading._folders()
+            finally:
+                sys.path.remove(project)
+        assert {one.name for one in watched if one.parent == Path(project)} == {"cart"}
+        assert MANAGE.parent / "shop" in watched
+        assert not any("contrib" in one.parts for one in watched)
 
     def test_queues_that_no_task_can_have_are_doubted(self) -> None:
         err = io.StringIO()
