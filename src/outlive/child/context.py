@@ -11,6 +11,7 @@ import msgspec
 from outlive import caller_connections, job_gateway, validation, wire
 from outlive.annotations import form_of
 from outlive.arguments import Codec
+from outlive.child.journal import Journal
 from outlive.errors import BadArguments, Fail, NotReceived, OutliveError, Restarted, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
@@ -19,7 +20,6 @@ from outlive.statement import Statement
 if TYPE_CHECKING:
     from outlive.caller_connections import AsyncConnection, Borrowed, SyncConnection
     from outlive.child.channel import Channel
-    from outlive.child.journal import Journal
 
 MAX_KEY_BYTES = 1000
 """Scope, source and key of a record share one row of an index, and such a row takes at most 2704 bytes."""
@@ -103,8 +103,6 @@ class Context:
     def journal(self) -> Journal:
         """What this job has kept."""
         if self._journal is None:
-            from outlive.child.journal import Journal  # Not at the top: few jobs have steps.
-
             made = Journal(self._run, self._channel)
             self._journal = self._journal or made  # Another thread may have made one meanwhile.
         return self._journal

@@ -6,9 +6,6 @@ A step that another one calls is kept below that: `outer > inner`. So it has its
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -34,7 +31,6 @@ MAX_ARGUMENTS_CHARS = 200
 TIMED_OUT = "timed out"
 """What a wait for a signal is kept with, in place of arguments, if the signal did not come."""
 
-_log = logging.getLogger("outlive.job")
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
 _ids = msgspec.json.Decoder(list[UUID])
@@ -78,6 +74,8 @@ class Journal:
 
     async def atake(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The async twin of `take`."""
+        import asyncio  # Not at the top: it takes longer than most steps.
+
         with self._call_of(step, args, kwargs) as (name, given, found):
             if found is not None:
                 return step.codec.decode_result(found.value)
@@ -191,7 +189,7 @@ class Journal:
         """What was kept under this name."""
         if (found := self._kept.get(name)) is not None and found.arguments not in (None, given):
             words = "the step %s was kept for %s, and is called with %s now: the kept value is used"
-            _log.warning(words, name, found.arguments, given)
+            _warn(words, name, found.arguments, given)
         return found
 
     def _keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> object:
@@ -231,6 +229,8 @@ def _described(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     text = packed.decode(errors="replace").replace("\0", "")
     if len(text) <= MAX_ARGUMENTS_CHARS:
         return text
+    import hashlib
+
     return f"{text[:MAX_ARGUMENTS_CHARS]}… {hashlib.blake2b(packed, digest_size=8).hexdigest()}"
 
 
@@ -247,4 +247,10 @@ def _is_decided(error: Exception) -> bool:
 
 
 def _note_retry(name: str, error: Exception, pause_s: float) -> None:
-    _log.warning("the step %s raised %s: %s; it is tried again in %g s", name, type(error).__name__, error, pause_s)
+    _warn("the step %s raised %s: %s; it is tried again in %g s", name, type(error).__name__, error, pause_s)
+
+
+def _warn(words: str, *values: object) -> None:
+    import logging  # Not at the top: each fork would pay for it.
+
+    logging.getLogger("outlive.job").warning(words, *values)

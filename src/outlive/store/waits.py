@@ -30,12 +30,18 @@ class Resumed(NamedTuple):
     value: bytes | None
 
 
-def suspend(worker: UUID, wait: Wait) -> Statement[Suspended]:
+def suspend(worker: UUID, wait: Wait, *, may_park: bool = True) -> Statement[Suspended]:
     """Let the job of an attempt wait. StaleAttempt: the attempt is no longer this worker's."""
     needs = None if wait.needs is None else [UUID(bytes=one) for one in wait.needs]
     values = {"token": wait.token, "step": wait.step, "after_s": wait.after_s, "signal": wait.signal}
     return statement(
-        "suspend", lambda rows: Suspended(*rows[0]), worker=worker, **values, spawns=wait.spawns, needs=needs
+        "suspend",
+        lambda rows: Suspended(*rows[0]),
+        worker=worker,
+        **values,
+        spawns=wait.spawns,
+        needs=needs,
+        may_park=may_park,
     )
 
 

@@ -1,6 +1,6 @@
 -- Statements about jobs that wait (schema/functions/waits.sql).
 -- call: suspend(:token::bigint, :worker::uuid, :step::text, :after_s::double precision, :signal::text,
---   :spawns::json, :needs::uuid[])
+--   :spawns::json, :needs::uuid[], :may_park::boolean)
 -- call: send(:job::uuid, :signal::text, :value::json)
 -- call: end_due(:batch::int)
 

@@ -70,7 +70,7 @@ class Waits:
         if child.runs(wait.token):
             job = child.current.job
             _log.info("job %s waits in %s", short_id(job.id), wait.step, extra=job_log.fields(job))
-            self._slots.park(child, call.number, keep=suspended.parked and self._park_s > 0)
+            self._slots.park(child, call.number, keep=suspended.parked)
             if wait.after_s is not None and wait.after_s <= self._park_s:
                 asyncio.get_running_loop().call_later(wait.after_s, self._wake.resume)
         return None
@@ -79,7 +79,7 @@ class Waits:
         """Try until the database answers. If an earlier answer was lost, the attempt is stale: the process ends."""
         while True:
             try:
-                return await session.run(store.suspend(self._worker, wait))
+                return await session.run(store.suspend(self._worker, wait, may_park=self._park_s > 0))
             except psycopg.errors.LockNotAvailable:
                 raise
             except psycopg.OperationalError:

@@ -13,12 +13,12 @@
 
 create or replace function outlive.suspend(
   token bigint, worker uuid, step text, after_s double precision default null, signal text default null,
-  spawns json default null, needs uuid[] default null)
+  spawns json default null, needs uuid[] default null, may_park boolean default false)
 returns table (outcome text, value json, parked boolean) language plpgsql as $$
 -- running -> suspended: the job waits in `step` for some time, or for a signal, or for the jobs that it spawns or
 -- needs. Or it goes on (`over`, with the signal or what an operator has supplied), or is to be `cancelled`.
--- `parked`: its process may go on when the wait is over. That of a job with a key or a source may not: it needs a
--- slot or a permit first. OL002: the attempt is no longer this worker's.
+-- `parked`: its process goes on when the wait is over, if the worker `may_park` it. That of a job with a key or a
+-- source does not: it needs a slot or a permit first. OL002: the attempt is no longer this worker's.
 declare
   job outlive.jobs;
   had outlive.running;
@@ -70,7 +70,7 @@ begin
   end if;
   outcome := case when over then 'over' else 'suspended' end;
   if not over then
-    parked := job.concurrency_key is null and had.source = '';
+    parked := may_park and job.concurrency_key is null and had.source = '';
     delete from outlive.running r where r.token = had.token;
     insert into outlive.held (
       id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses, unmet, step,
