@@ -20,6 +20,7 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
     queue.register_worker(name="web-7")
     queue.run(store.tell_tasks(WORKER, ["work"]))
     queue.make()
+    queue.run(store.block([queue.make()], "until Monday"))
     queue.claim_job(queue.make(queue="slow"))
     for _ in range(3):
         queue.run_job(queue.make(), Outcome.SUCCEEDED, peak_memory_bytes=50_000_000)
@@ -28,7 +29,7 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
     queue.execute("update outlive.attempts set started_at = ended_at - interval '2 seconds' where state = 'succeeded'")
     assert row_of(dashboard, "work") == {
         "Task": "work",
-        "Waiting": "1",
+        "Waiting": "2",
         "Running": "1",
         "Failed": "1",
         "Quarantined": "1",

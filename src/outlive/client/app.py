@@ -241,7 +241,8 @@ class App:
         id: UUID | None = None,
         connection: AnyConnection | None = None,
     ) -> BatchBlock:
-        """Open a batch for the jobs that `with` or `async with` enqueues, and close it at the end of the block.
+        """Open a batch with `with` or `async with`, and close it at the end of the block. Its jobs are those that are
+        enqueued with `task.using(batch=batch)`, and no others.
 
         When all of them have ended, the callbacks are enqueued in the same transaction. With a connection, the batch
         is opened and closed in its transaction. Opening a batch with an id that exists continues that one.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 SHOWN = {
-    "waiting": (State.PENDING, State.RETRYABLE),
+    "waiting": (State.PENDING, State.RETRYABLE, State.BLOCKED, State.SUSPENDED),
     "running": (State.RUNNING,),
     "failed": (State.FAILED,),
     "quarantined": (State.QUARANTINED,),
