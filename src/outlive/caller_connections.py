@@ -60,6 +60,7 @@ T = TypeVar("T")
 Values = Sequence[str | None]
 Steps = Generator[Any, Any, T]
 _PARAMETER = re.compile(r"\$(\d+)::")
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Borrowed(Protocol):
@@ -287,10 +288,11 @@ def _quoted(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A value of a row. These statements return numbers, booleans and uuids, and libraries may give a uuid as text."""
+    """A value of a row: a number, a boolean, a state or a uuid, which some libraries give as text."""
     if value is None or isinstance(value, int | UUID):
         return value
-    return UUID(str(value)) if value else None  # Empty: a function that returns void.
+    text = str(value)
+    return UUID(text) if _UUID.fullmatch(text) else text or None  # Empty: a function that returns void.
 
 
 # Errors

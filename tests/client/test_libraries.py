@@ -97,6 +97,22 @@ def test_a_rollback_leaves_neither_job_nor_row_and_wakes_no_worker(within, app, 
     assert (count(), heard(), query("select n from mine")) == (0, 0, [])
 
 
+def test_a_signal_is_sent_with_the_row_beside_it_or_not_at_all(within, query):
+    job = add.enqueue(1)
+
+    async def use(mine: Transaction) -> None:
+        with suppress(KeyError):
+            async with mine.savepoint():
+                await mine.send(job, "lost", 1)
+                raise KeyError
+        await mine.send(job, "packed", {"parcels": [1]})
+        assert query("select name from outlive.signals") == []
+        await mine.commit()
+
+    within(use)
+    assert query("delete from outlive.signals returning name, value") == [("packed", {"parcels": [1]})]
+
+
 def test_a_savepoint_takes_its_jobs_back_and_leaves_the_others(within, app, count, query):
     async def use(mine: Transaction) -> None:
         kept = await mine.enqueue(add, 1)

@@ -41,6 +41,12 @@ class Transaction:
             return await app.aenqueue_many(jobs, connection=self.connection)
         return app.enqueue_many(jobs, connection=self.connection)
 
+    async def send(self, job: outlive.Job[Any], signal: str, value: object) -> None:
+        if self.is_async:
+            await job.asend(signal, value, connection=self.connection)
+        else:
+            job.send(signal, value, connection=self.connection)
+
     async def complete(self, result: object = None) -> None:
         """End the job that runs here."""
         if self.is_async:
