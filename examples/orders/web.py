@@ -1,22 +1,16 @@
 """The web app: `uvicorn --factory orders.web:create`. Its dashboard is below /outlive."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from orders.database import Order, open_session
+from orders import packing
+from orders.database import Order, session_of_request
 from orders.tasks import jobs, send_invoice
 from outlive.dashboard import asgi
 from outlive.fastapi import Enqueue, in_session, lifespan
-
-
-def session_of_request() -> Iterator[Session]:
-    with open_session() as session:
-        yield session
-
 
 InSession = Annotated[Session, Depends(session_of_request)]
 Enqueuing = Annotated[Enqueue, Depends(in_session(InSession))]
@@ -38,6 +32,7 @@ def create() -> FastAPI:
     web.mount("/outlive", dashboard)
     web.post("/orders", status_code=201)(create_order)
     web.get("/orders/{id}")(read_order)
+    web.include_router(packing.router)
     return web
 
 

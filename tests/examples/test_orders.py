@@ -7,11 +7,13 @@ import httpx2
 import psycopg
 import pytest
 import uvicorn
+from psycopg import sql
 
 from orders.database import URL, Order, open_session
+from orders.fulfilment import fulfil
 from orders.tasks import send_invoice
 from orders.web import create
-from outlive import State
+from outlive import Outcome, State
 from tests.waiting import eventually
 
 TOKEN = "a token for operators"
@@ -63,6 +65,33 @@ def test_an_order_over_http_is_invoiced_by_a_worker_and_a_refused_one_leaves_not
     assert "Log in" in web.get("/outlive/jobs").text
     assert "Overview" in web.get(f"/outlive/?token={TOKEN}").text
     assert str(job.id) in web.get("/outlive/jobs").text
+
+
+def rows(url: str, table: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(sql.SQL("table {}").format(sql.Identifier(table))).fetchall()
+
+
+def test_an_order_is_fulfilled_by_a_job_that_dies_sleeps_and_waits_for_a_person(web, orders_url, outlive_jobs):
+    order = make_order(1200)
+    begun = web.post(f"/orders/{order}/fulfilment")
+    job = outlive_jobs.assert_enqueued(fulfil, order)
+    assert begun.json() == str(job.id) == web.post(f"/orders/{order}/fulfilment").json()
+
+    [killed] = outlive_jobs.run(kill_after="charge")
+    assert (killed.outcome, job.status()) == (Outcome.CRASHED, State.SUSPENDED)
+    assert rows(orders_url, "payments") == [(1, order, 1200)]
+    outlive_jobs.advance("3d")
+    assert outlive_jobs.run(in_processes=True) == []
+
+    assert "It is packed" in web.get(f"/orders/{order}/packing").text
+    assert web.post(f"/orders/{order}/packing", data={"parcels": "none"}).status_code == 422
+    assert "Its job is" in web.post(f"/orders/{order}/packing", data={"parcels": "2"}).text
+    outlive_jobs.run(in_processes=True)
+    assert job.result(5) == [f"order {order}, parcel 0", f"order {order}, parcel 1"]
+    assert rows(orders_url, "payments") == [(1, order, 1200)]
+    assert rows(orders_url, "ledger") == [(1, order, 1200, 2)]
+    assert "It is packed" not in web.get(f"/orders/{order}/packing").text
 
 
 def test_an_invoice_is_written_with_the_end_of_its_job(orders_url, outlive_jobs):

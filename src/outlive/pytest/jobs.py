@@ -109,8 +109,7 @@ class Jobs:
                 ran += self._run_inline(queues, raising=raising, limit=limit - len(ran))
             if raising and (failed := next(filter(_has_failed, ran), None)):
                 raise OutliveError(f"job {failed.job_id} of {failed.task} ended as {failed.outcome}: {failed.error}")
-            last = {one.job_id: one for one in ran}
-            goes_on = delayed or (kill_after is not None and any(map(_was_killed, last.values())))
+            goes_on = delayed or (kill_after is not None and self._killed(ran))
             if not goes_on or not self._wait_for_next(queues):
                 break
         if kill_after is not None and kill_after not in (kept := self._kept_steps()):
@@ -162,6 +161,11 @@ class Jobs:
             Ran(id, task, attempt, Outcome(outcome), State(state), self._decoded(task, result), error)
             for id, task, attempt, outcome, state, result, error in rows
         ]
+
+    def _killed(self, ran: Sequence[Ran]) -> bool:
+        """Whether one of these jobs was killed, and waits for its next attempt."""
+        dead = [one.job_id for one in ran if one.outcome is Outcome.CRASHED]
+        return State.RETRYABLE in db.run(self._connection, store.statuses(dead)).values()
 
     def _kept_steps(self) -> list[str]:
         rows = self._connection.execute("select distinct name from outlive.steps order by name").fetchall()
@@ -300,10 +304,6 @@ class Jobs:
 
 def _has_failed(ran: Ran) -> bool:
     return ran.outcome in FAULTS
-
-
-def _was_killed(ran: Ran) -> bool:
-    return ran.outcome is Outcome.CRASHED and ran.state is State.RETRYABLE
 
 
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
