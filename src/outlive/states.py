@@ -142,6 +142,8 @@ TRANSITIONS = (
         "An operator retries it, and jobs that it needs are under way: it waits for them again."),
     Transition("rerun", (SUCCEEDED, FAILED, CANCELLED, QUARANTINED, RETRYABLE), PENDING, "rerun",
         "An operator lets it begin again at a step that it has kept. All of its counters become zero."),
+    Transition("rerun", (FAILED, CANCELLED), BLOCKED, "rerun",
+        "The same, and jobs that it needs are under way: it waits for them again."),
     Transition("repeat", (SUCCEEDED,), SUCCEEDED, "repeat",
         "An operator runs it again: a new job, which is pending, has its task, its arguments and its options."),
     Transition("release", (QUARANTINED, BLOCKED), PENDING, "release",

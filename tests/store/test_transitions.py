@@ -79,7 +79,7 @@ def test_every_arrow_of_the_page_is_taken(queue, event, before, after):
     arrange(queue, scene, event)
     if lowered:
         queue.register_task(max_crashes=1)
-    if (event, after) == ("retry", State.BLOCKED):
+    if event in ("retry", "rerun") and after is State.BLOCKED:
         arrange(queue, scene, "retry_after")
     if (event, after) == ("enqueue_after", State.CANCELLED):
         fire(queue, "abandon", scene)
