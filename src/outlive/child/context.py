@@ -12,6 +12,7 @@ from outlive import caller_connections, job_gateway, validation, wire
 from outlive.annotations import form_of
 from outlive.arguments import Codec
 from outlive.child.journal import Journal
+from outlive.child.steps import part_of_name
 from outlive.errors import BadArguments, Fail, NotReceived, OutliveError, Restarted, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
@@ -193,7 +194,7 @@ class Context:
         NotReceived if it does not come within `timeout`.
         """
         after_s = None if timeout is None else validation.seconds("timeout", timeout)
-        value = self.journal.receive(validation.identifier("signal", signal), after_s)
+        value = self.journal.receive(part_of_name("signal", signal), after_s)
         if value is None:
             raise NotReceived(f"the signal {signal} did not come within {after_s:g} s")
         return form_of(kind, current).decode(value, f"the signal {signal}")

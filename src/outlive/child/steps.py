@@ -55,15 +55,18 @@ class Step(Generic[P, R]):
     def named(self, label: str) -> Step[P, R]:
         """The same step under a name of its own, for calls whose order may change, or that run at once."""
         other = copy(self)
-        other.label = validation.identifier("name", label)
-        if _MADE.search(label):
-            raise validation.refused(
-                "name", label, f"a text without {BELOW!r}, and without '#' and a number at its end"
-            )
+        other.label = part_of_name("name", label)
         return other
 
     def __set_name__(self, owner: type, name: str) -> None:
         raise ConfigError(f"{owner.__qualname__}.{name} can't be a step: write a function outside of the class")
+
+
+def part_of_name(key: str, text: str) -> str:
+    """A part of the name of a step that a job gives. It must look like no name that the journal makes."""
+    if _MADE.search(validation.identifier(key, text)):
+        raise validation.refused(key, text, f"a text without {BELOW!r}, and without '#' and a number at its end")
+    return text
 
 
 def _journal() -> Journal | None:

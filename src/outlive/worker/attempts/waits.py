@@ -59,8 +59,6 @@ class Waits:
         wait = _wait.decode(call.body)
         if not child.runs(wait.token):
             raise StaleAttempt("its attempt has ended")
-        if self._progress.waiting(wait.token):  # The next attempt begins with that.
-            await self._progress.write()
         suspended = await self._suspend(session, child, wait)
         if suspended.outcome == "cancelled":
             raise Cancel("cancelled on request")
@@ -79,6 +77,8 @@ class Waits:
         """Try until the database answers. If an earlier answer was lost, the attempt is stale: the process ends."""
         while True:
             try:
+                if self._progress.waiting(wait.token):  # The next attempt begins with that.
+                    await self._progress.write()
                 return await session.run(store.suspend(self._worker, wait, may_park=self._park_s > 0))
             except psycopg.errors.LockNotAvailable:
                 raise

@@ -262,7 +262,8 @@ begin
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
     state := outlive.state_of(id);
-    note := case when not changed then 'it is not held' end;
+    note := case when not changed then
+      case state when 'suspended' then 'it waits, as its code says' else 'it is not held' end end;
     if changed then
       update outlive.dependencies d set met = true where d.job_id = release.id and not d.met;
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.

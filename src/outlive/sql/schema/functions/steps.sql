@@ -50,6 +50,11 @@ begin
     select r.* into change from outlive.retry(array[job]) r;
     perform outlive.refuse_unless(change.changed, change.note);
   end if;
+  insert into outlive.signals (job_id, name, value, at)  -- It receives again what it has received.
+  select s.job_id, regexp_replace(s.name, '^receive:|#\d+$', '', 'g'), s.value, outlive.now()
+  from outlive.steps s
+  where s.job_id = job and s.at >= since and s.name ^@ 'receive:' and s.value is not null and s.supplied_by is null
+  order by s.at;
   delete from outlive.steps s where s.job_id = job and s.at >= since;
   get diagnostics dropped = row_count;
   return dropped;

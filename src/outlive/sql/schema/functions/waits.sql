@@ -77,7 +77,8 @@ begin
       signal, parked_by)
     values (
       had.id, 'suspended', outlive.now(), had.queue, had.source, had.task, had.priority,
-      coalesce(outlive.now() + least(after_s, 1e10) * interval '1 second', 'infinity'), had.attempt, 0,
+      case when after_s is null then 'infinity' else outlive.now() + least(after_s, 1e10) * interval '1 second' end,
+      had.attempt, 0,
       had.crashes, had.losses, unmet, step, signal, case when parked then worker end);
     delete from outlive.expiring e where e.job_id = had.id;  -- It has started in time.
     perform outlive.follow_keys(array[had.id], array['suspended'], true);
@@ -105,16 +106,19 @@ end $$;
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
--- goes on. OL003: the job has ended, or the signal can't be kept.
+-- goes on. OL003: the job has ended, the signal can't be kept, or this transaction would not see that it waits.
 declare
   state text;
   waiting outlive.held;
 begin
   perform outlive.refuse_unless(
-    length(signal) between 1 and 200, 'the name of a signal has 1 to 200 characters');
+    length(signal) between 1 and 200 and signal !~ '#\d+$',
+    'the name of a signal has 1 to 200 characters, without # and a number at its end');
   perform outlive.refuse_unless(
     octet_length(value::text) <= 1048576, 'the value of a signal has at most 1 MiB: send the address of the data');
   perform outlive.refuse_unreadable('the value of a signal', value);
+  perform outlive.refuse_unless(outlive.sees_all(),
+    'a signal can be sent only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
   state := outlive.state_of(job);

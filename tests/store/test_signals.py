@@ -1,0 +1,70 @@
+"""Signals: none is lost, and none is taken for another."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from psycopg import IsolationLevel
+
+from outlive import db, store
+from outlive.child.steps import part_of_name
+from outlive.errors import BadArguments, ConfigError
+from outlive.model import Ended
+from outlive.protocol import Wait
+from outlive.states import Outcome, State
+from tests.driving.making import WORKER, Queue
+
+
+def receive(queue: Queue, job: UUID, name: str = "receive:go", **more: Any) -> bytes | None:
+    """Let the job run until it waits for a signal. Returns the signal if it is there."""
+    token = queue.claim_job(job).token
+    return queue.run(store.suspend(WORKER, Wait(token, name, signal="go", **more))).value
+
+
+def refusal(queue: Queue, job: UUID, signal: str) -> str:
+    with pytest.raises(BadArguments) as refused, db.translated_errors():
+        queue.run(store.send(job, signal, b"1"))
+    return str(refused.value)
+
+
+def test_a_transaction_that_does_not_see_that_the_job_waits_sends_nothing(queue, connect):
+    """The job would wait for ever beside its signal."""
+    job, sender = queue.make(), connect()
+    sender.isolation_level = IsolationLevel.REPEATABLE_READ
+    with sender.transaction():
+        sender.count("jobs")
+        receive(queue, job)
+        assert "only in a transaction with the isolation level READ COMMITTED" in refusal(sender, job, "go")
+    assert queue.count("signals") == 0
+    queue.run(store.send(job, "go", b"1"))
+    queue.run(store.end_due())
+    assert queue.count("signals") == 0
+
+
+def test_no_signal_has_the_name_of_a_second_one(queue):
+    """`receive:go#2` is what the job has received when it has received `go` twice."""
+    assert "without # and a number at its end" in refusal(queue, queue.make(), "go#2")
+    with pytest.raises(ConfigError, match="without '#' and a number at its end"):
+        part_of_name("signal", "go#2")
+
+
+def test_a_wait_without_an_end_shows_none(queue):
+    job = queue.make()
+    receive(queue, job)
+    assert queue.row_of(job)["held_details"] == "waits for the signal go"
+    assert queue.run(store.release([job]))[0].note == "it waits, as its code says"
+    assert queue.state_of(job) is State.SUSPENDED
+
+
+def test_a_job_that_begins_again_receives_again_what_it_has_received(queue):
+    job = queue.make()
+    for number in (b"1", b"2"):
+        queue.run(store.send(job, "go", number))
+    token = queue.claim_job(job).token
+    for name in ("receive:go", "receive:go#2"):
+        queue.run(store.suspend(WORKER, Wait(token, name, signal="go")))
+    queue.run(store.supply(job, "receive:stop", b"3", "anna", replacing=False))
+    queue.end(Ended(token, Outcome.SUCCEEDED))
+    queue.run(store.rerun(job, "receive:go"))
+    assert [receive(queue, job)] == [b"1"]
+    assert queue.values("select value from outlive.signals") == [2]
