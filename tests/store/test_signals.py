@@ -1,8 +1,9 @@
-"""Signals: none is lost, and none is taken for another."""
+"""Waits: no signal is lost or taken for another, and no job waits for itself."""
 
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from psycopg import IsolationLevel
 
@@ -68,3 +69,14 @@ def test_a_job_that_begins_again_receives_again_what_it_has_received(queue):
     queue.run(store.rerun(job, "receive:go"))
     assert [receive(queue, job)] == [b"1"]
     assert queue.values("select value from outlive.signals") == [2]
+
+
+def test_a_job_gathers_neither_itself_nor_a_job_that_waits_for_it(queue):
+    job = queue.make()
+    after = queue.make(links=msgspec.json.encode({"after": [str(job)]}))
+    token = queue.claim_job(job).token
+    for needs in (job, after):
+        with pytest.raises(BadArguments, match="it can't gather itself, or a job"), db.translated_errors():
+            queue.run(store.suspend(WORKER, Wait(token, "gather", needs=[needs.bytes])))
+    other = queue.make()
+    assert queue.run(store.suspend(WORKER, Wait(token, "gather", needs=[other.bytes]))).outcome == "suspended"

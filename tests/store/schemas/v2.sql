@@ -2775,8 +2775,8 @@ begin
       signal, parked_by)
     values (
       had.id, 'suspended', outlive.now(), had.queue, had.source, had.task, had.priority,
-      case when after_s is null then 'infinity' else outlive.now() + least(after_s, 1e10) * interval '1 second' end,
-      had.attempt, 0,
+      case when after_s is null then 'infinity'
+        else outlive.now() + least(after_s, 1e10) * interval '1 second' end, had.attempt, 0,
       had.crashes, had.losses, unmet, step, signal, case when parked then worker end);
     delete from outlive.expiring e where e.job_id = had.id;  -- It has started in time.
     perform outlive.follow_keys(array[had.id], array['suspended'], true);
@@ -2787,8 +2787,17 @@ end $$;
 create or replace function outlive.wait_for(had outlive.running, step text, needs uuid[]) returns int
 language plpgsql as $$
 -- A job waits for these jobs to end, in whatever way. The step keeps their ids, in their order. Returns how many
--- are unfinished.
+-- are unfinished. OL003: one of them waits for this job, so both would wait for ever. Only a dedupe key leads to
+-- such a job.
 begin
+  perform outlive.refuse_unless(not exists (
+    with recursive above(id) as (
+      select unnest(needs)
+      union
+      select n.needs from above a, lateral (
+        select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+    select from above a where a.id = had.id),
+    'it can''t gather itself, or a job that waits for it: another job has the dedupe key of what it gathers');
   insert into outlive.steps (job_id, name, value, attempt, at)
   values (had.id, step, to_json(needs), had.attempt, outlive.now()) on conflict do nothing;
   insert into outlive.dependencies (needs, job_id, on_failure)
