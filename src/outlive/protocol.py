@@ -141,7 +141,7 @@ class KeptStep(msgspec.Struct, array_like=True):
     name: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
     value: bytes | None
     arguments: str | None
-    took_s: float
+    took_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     relaxed: bool = False
     token: int = 0
     """The attempt that has taken it. A thread of an earlier job in a warm child may send one too."""

@@ -17,6 +17,7 @@ from outlive.child.channel import Channel
 from outlive.protocol import Call, KeptStep
 
 app = outlive.App()
+NAN = float("nan")
 
 
 @dataclass
@@ -216,6 +217,7 @@ def forge() -> list[str]:
     names = ("same", "same", "with \0", "x" * 5000)
     bodies = [msgspec.msgpack.encode(KeptStep(name, b"1", None, 0.0, name == "same", token)) for name in names]
     bodies += [b"garbage", msgspec.msgpack.encode(KeptStep("no json", b"{", None, 0.0, token=token))]
+    bodies += [msgspec.msgpack.encode(KeptStep("no time", b"1", None, took_s, token=token)) for took_s in (NAN, -1.0)]
     refused = []
     for body in bodies:
         try:

@@ -273,7 +273,7 @@ def test_a_forged_step_harms_only_its_job(start, notes, queue):
     forged, other = forge.enqueue(), stubborn.enqueue(str(notes))
     start(target=TARGET)
     refused = forged.result(timeout=30)
-    assert len(refused) == 4, refused
+    assert len(refused) == 6, refused
     assert all(one.startswith("the step can't be kept: ") for one in refused)
     assert other.result(timeout=30) == 3
     assert queue.values("select name from outlive.steps order by name") == ["flaky", "same"]
