@@ -6,6 +6,7 @@ from uuid import UUID
 
 from outlive import store
 from outlive.output import LiveOutput
+from outlive.protocol import Wait
 from outlive.states import Outcome, State
 from tests.dashboard.asking import HOSTILE, words
 from tests.driving.making import KILLED, WORKER
@@ -38,6 +39,22 @@ def test_steps_under_way_are_listed_and_can_be_supplied(dashboard, queue):
     shown = words(dashboard.get(f"/jobs/{running.id}"))
     assert "label step 1 running Supply mail:7 step 1 running Supply" in shown
     assert "Replace" not in shown  # The attempt may have gone on from what is kept.
+
+
+def test_a_job_that_waits_for_a_signal_says_so_and_an_operator_sends_it(dashboard, queue):
+    running, operator = queue.claim_job(queue.make()), dashboard.operator
+    queue.run(store.suspend(WORKER, Wait(running.token, "receive:packed#2", after_s=60.0, signal="packed")))
+    shown = words(dashboard.get(f"/jobs/{running.id}"))
+    assert "receive:packed#2 signal 1 suspended Send" in shown
+    fields = {"action": "send", "id": str(running.id), "signal": "packed"}
+    assert "Send the signal packed?" in words(dashboard.get(f"/confirm?action=send&id={running.id}&signal=packed"))
+    assert operator.post("/act", **fields, value="{", proof=operator.proof()).status_code == 400
+    answer = operator.post("/act", **fields, value='{"parcels": 2}', proof=operator.proof(), back="/audit")
+    assert "the signal packed was sent" in operator.said(answer)
+    [step] = queue.run(store.steps_of(running.id))
+    assert (step["name"], step["value"]) == ("receive:packed#2", b'{"parcels": 2}')
+    [entry] = queue.run(store.list_audit())
+    assert (entry["action"], entry["who"]) == ("send", "operator from 127.0.0.1 (dashboard)")
 
 
 def test_the_step_that_has_killed_is_named_and_can_be_supplied(dashboard, queue):

@@ -31,14 +31,22 @@ def died_in(attempts: Sequence[Attempt], kept: Sequence[Mapping[str, Any]]) -> s
 
 
 def rows(job: Mapping[str, Any], kept: Sequence[Mapping[str, Any]], under_way: str) -> list[dict[str, Any]]:
-    """The kept steps and those under way, each with its bar on a scale from the first one to now or to the end."""
+    """The kept steps, those under way and the wait of a suspended job, each with its bar. The scale goes from the first
+    one to the end, to now, or to the end of the wait.
+    """
     begins = [*_begins(kept)]
     last = max((one["at"] for one in kept), default=None)
     spans = [(one, begin, one["at"]) for one, begin in zip(kept, begins, strict=True)]
-    if under_way and job["locked_at"]:
-        since = max(job["locked_at"], last or job["locked_at"])
-        now = max(job["heartbeat_at"] or since, since)
-        spans += [({"name": name, "attempt": job["attempt"]}, since, now) for name in under_way.split(", ")]
+    if job["waits_in"]:
+        under_way, began, now = job["waits_in"], job["held_since"], job["ready_at"]
+    else:
+        began, now = job["locked_at"], job["heartbeat_at"]
+    if under_way and began:
+        since = began if job["waits_in"] else max(began, last or began)
+        until = max(now or since, since)
+        known = {one["name"] for one in kept}  # The step of `gather` is kept when it begins.
+        names = [name for name in under_way.split(", ") if name not in known]
+        spans += [({"name": name, "attempt": job["attempt"], "state": job["state"]}, since, until) for name in names]
     if not spans:
         return []
     first, end = min(begin for _, begin, _ in spans), max(end for _, _, end in spans)
@@ -57,9 +65,14 @@ def _begins(kept: Sequence[Mapping[str, Any]]) -> Iterator[datetime]:
         before = one["at"]
 
 
+def _signal(step: str) -> str:
+    """The signal of a step such as `receive:packed#2`."""
+    return re.sub(r"#\d+$", "", step.partition(":")[2])
+
+
 def _row(one: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:
     kept = "at" in one
-    state = "running" if not kept else "released" if one["supplied_by"] else "succeeded"
+    state = one["state"] if not kept else "released" if one["supplied_by"] else "succeeded"
     return {
         "name": one["name"],
         "kind": kind_of(one["name"]),
@@ -68,5 +81,7 @@ def _row(one: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:
         "at": one["at"] if kept else None,
         "supplied_by": one["supplied_by"] if kept else None,
         "value_bytes": one["value_bytes"] if kept else None,
+        "state": state,
+        "signal": None if kept or kind_of(one["name"]) != "signal" else _signal(one["name"]),
         "bar": charts.bar(state, begin, end),
     }

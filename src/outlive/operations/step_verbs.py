@@ -14,6 +14,7 @@ from outlive.states import State
 
 RERUN = "This step and all that were kept after it are dropped, and are taken again. The steps before it stay."
 SUPPLY = "The job goes on from this value, and does not take the step. It is JSON: write text in quotes."
+SEND = "The job receives it once, and goes on if it waits for it. The value is JSON: write text in quotes."
 _THEN = {
     State.SUSPENDED: "the job waits on, and goes on from it later",
     State.RUNNING: "the attempt under way gets it if it is in this step, and otherwise the next one",

@@ -17,7 +17,7 @@ from outlive.dashboard.actions.controls import LIMITS, SCHEDULE, Operate, SetSch
 from outlive.dashboard.actions.enqueuing import OPTIONS, EnqueueJob
 from outlive.dashboard.actions.jobs import LISTED, ActOnMatching, ActOnSelected
 from outlive.dashboard.actions.questions import Action, NothingToDo
-from outlive.dashboard.actions.steps import TYPED, Rerun, Supply
+from outlive.dashboard.actions.steps import TYPED, Rerun, Send, Supply
 from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
@@ -94,6 +94,7 @@ _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     "close_batch": lambda fields: CloseBatch(_text("name", fields)),
     "enqueue": _enqueue_job,
     "rerun": lambda fields: Rerun(_text("id", fields), _text("step", fields)),
+    "send": lambda fields: Send(_text("id", fields), _text("signal", fields), _typed(TYPED, fields)),
     "supply": lambda fields: Supply(_text("id", fields), _text("replacing", fields), _typed(TYPED, fields)),
     "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
     "set_worker": lambda fields: SetWorker(_text("name", fields), _typed(("slots", "queues"), fields)),

@@ -1,4 +1,4 @@
-"""Let a job begin again at a step, or give a value in place of one."""
+"""Let a job begin again at a step, give a value in place of one, or send the signal that it waits for."""
 
 from __future__ import annotations
 
@@ -52,6 +52,22 @@ class Supply:
         step, value = self.replacing or self.typed.get("step", ""), self.typed.get("value", "")
         keeping = step_verbs.supply(_uuid(self.id), step, value, by, replacing=bool(self.replacing))
         site.note(by.entry, await site.writing.do_at_once(keeping))
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    id: str
+    signal: str
+    typed: Mapping[str, str]
+
+    async def question(self, site: Site) -> Question:
+        value = Field("value", "Value", self.typed.get("value", "null"), '{"parcels": 1}')
+        words = f"Send the signal {self.signal}?"
+        return Question(words, step_verbs.SEND, await _facts(site, self.id), fields=[value])
+
+    async def perform(self, site: Site, by: By) -> None:
+        sending = step_verbs.send(_uuid(self.id), self.signal, self.typed.get("value", ""), by)
+        site.note(by.entry, await site.writing.do_at_once(sending))
 
 
 def _uuid(id: str) -> UUID:

@@ -24,6 +24,7 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
   q.state = 'queued' as queues, j.after[:100] as after, j.on_failed ->> 'task' as on_failed,
   (select x.expires_at from outlive.expiring x where x.job_id = j.id) as expires_at,
+  (select h.step from outlive.held h where h.id = j.id) as waits_in,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
