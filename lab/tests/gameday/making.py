@@ -15,8 +15,11 @@ from outlive_lab.gameday.history import (
     Fault,
     Found,
     History,
+    Kept,
     Kind,
     Links,
+    Mark,
+    Sent,
     Start,
     Tick,
 )
@@ -42,6 +45,10 @@ class Story:
     callbacks: list[Callback] = field(default_factory=list)
     ticks: list[Tick] = field(default_factory=list)
     schedules: set[str] = field(default_factory=set)
+    marks: list[Mark] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    ledger: list[UUID] = field(default_factory=list)
     token: int = 0
 
     def job(self, *outcomes: str, task: str = "pay", worker: str = STEADY, links: Links = UNLINKED) -> UUID:
@@ -121,6 +128,10 @@ class Story:
             completing={"pay", "post"},
             fates=FATES,
             schedules=self.schedules,
+            marks=self.marks,
+            kept=self.kept,
+            sent=self.sent,
+            ledger=self.ledger,
         )
 
     def broken(self) -> set[str]:

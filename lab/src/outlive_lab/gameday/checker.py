@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from outlive_lab.gameday import batches, dependencies, innocents, keys, schedules
+from outlive_lab.gameday import batches, dependencies, durable, innocents, keys, schedules
 from outlive_lab.gameday.facts import FINAL, Broken, Facts
 from outlive_lab.gameday.history import (
     TAKEN_OVER,
@@ -53,13 +53,13 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
     lives = facts.lives
     broken = chain(
         _lost(facts),
-        _unexpected(history, found),
+        _unexpected(facts),
         _refused(history),
         _finished_twice(found, lives),
         _ended_badly(facts),
         _effects(found, lives),
         _begun_twice(found),
-        _counted(lives),
+        _counted(facts),
         _blamed(history, lives),
         _given_up(history, found),
         _crashed(history, found),
@@ -70,6 +70,7 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         batches.broken(facts),
         keys.broken(facts),
         schedules.broken(facts, bounds),
+        durable.broken(facts),
     )
     return [Breach(rule, str(subject), words) for rule, subject, words in broken]
 
@@ -101,11 +102,13 @@ def _lost(facts: Facts) -> Broken:
             yield "unfinished", id, f"it is still {places[id]} {history.drain_s:.0f} s after the last fault"
 
 
-def _unexpected(history: History, found: Found) -> Broken:
+def _unexpected(facts: Facts) -> Broken:
     """Each job was enqueued by a client or a job."""
+    history, found = facts.history, facts.found
     asked = {ask.id for ask in history.asks if ask.answer is not Answer.REFUSED}
     spawned = {effect.spawned for effect in found.effects}
     known = {batch.id for batch in history.batches}
+    spawned |= {child for children in facts.gathered().values() for child in children}
     spawned |= {one.job for one in found.callbacks if one.batch in known} | {tick.job for tick in found.ticks}
     # A job that is killed just after it enqueued another one does not record it.
     breeders = any(task == "breed" for task in found.jobs.values())
@@ -167,16 +170,19 @@ def _begun_twice(found: Found) -> Broken:
             yield "begun twice", f"token {token}", f"the attempt ran {count} times"
 
 
-def _counted(lives: Lives) -> Broken:
+def _counted(facts: Facts) -> Broken:
     """Each end counts once, under its outcome. A worker that was declared dead by mistake takes losses back, so there
-    may be fewer losses, but never more."""
-    for id, attempts in lives.items():
+    may be fewer losses, but never more. A new step of a durable job takes all back, and its waits are attempts too."""
+    durable = {one.job for one in facts.found.kept}
+    for id, attempts in facts.lives.items():
         failures = crashes = losses = 0
         for n, one in enumerate(attempts, start=1):
             failures += one.outcome in ("failed", "timed_out")
             crashes += one.outcome == "crashed"
             losses += one.outcome == "lost"
-            if one.number != n:
+            if id in durable:
+                failures, crashes = min(failures, one.failures), min(crashes, one.crashes)
+            elif one.number != n:
                 yield "miscounted", id, f"attempt {n} is missing"
                 break
             if (one.failures, one.crashes) != (failures, crashes) or one.losses > losses:

@@ -49,3 +49,16 @@ class Facts:
             return True
         task = self.found.jobs.get(id, "")
         return state == (self.kept_back(id) or self.found.fates.get(task, "succeeded"))
+
+    def stretches(self) -> dict[int, float]:
+        """When each attempt began, by its token. A job that waits has one for each stretch of running."""
+        begun = {one.token: one.at_s for one in self.found.starts}
+        for one in self.found.attempts:
+            if one.started_s is not None:
+                begun[one.token] = one.started_s
+        return begun
+
+    def gathered(self) -> dict[UUID, list[UUID]]:
+        """The jobs that each durable job has enqueued, and waits for."""
+        found = ((one.job, one.value) for one in self.found.kept if one.step == "gather")
+        return {job: [UUID(id) for id in ids] for job, ids in found if isinstance(ids, list)}

@@ -18,6 +18,7 @@ from outlive.errors import DatabaseUnreachable, OutliveError
 from outlive_lab.gameday import jobs, orders
 from outlive_lab.gameday.history import Answer, Ask, AskedBatch, Fault, History, Links
 from outlive_lab.gameday.orders import Order
+from outlive_lab.gameday.signals import Signals
 from outlive_lab.gameday.tables import BATCH
 
 CLIENTS = 2
@@ -39,18 +40,21 @@ class Feeding:
         """The last count of unfinished jobs, and the jobs that were enqueued since."""
         self._earlier: deque[UUID] = deque(maxlen=EARLIER)
         self._crowds: deque[Fault] = deque()
+        self._signals = Signals(seed)
 
     def start(self) -> None:
         for number in range(CLIENTS):
             rng = random.Random(f"{self._seed} client {number}")
             self._threads.append(threading.Thread(target=self._run, args=(rng,), daemon=True))
             self._threads[-1].start()
+        self._signals.start()
 
     def stop(self) -> None:
         """Returns when every client has its last answer, or has stopped waiting for it."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
+        self._signals.stop()
 
     def counted(self, unfinished: int) -> None:
         self._unfinished = unfinished
@@ -82,6 +86,7 @@ class Feeding:
             self._unfinished += len(order.jobs)
             answer, ids = self._ask(order) if order.batch is None else self._ask_batch(order, order.batch)
             self._note(order, answer, ids)
+            self._signals.send_to(ids[0], order.signals)
             if answer is Answer.OK:
                 self._earlier.extend(ids)
             else:

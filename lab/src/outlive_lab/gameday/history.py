@@ -264,6 +264,38 @@ class Tick:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the code of a durable job was: it has `taken` or `passed` a step, or `waits` in one."""
+
+    job: UUID
+    token: int
+    kind: str
+    step: str
+    value: object
+    """What the step returned or, before a sleep, for how many seconds it is."""
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A step in the database."""
+
+    job: UUID
+    step: str
+    value: object
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A signal, as the transaction that sent it has written it down too."""
+
+    job: UUID
+    value: str
+    at_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What the tables hold after the last worker is gone."""
@@ -288,3 +320,8 @@ class Found:
     fates: Mapping[str, str]
     """How the jobs of some tasks end. Those of all others succeed."""
     schedules: Collection[str]
+    marks: Sequence[Mark] = ()
+    kept: Sequence[Kept] = ()
+    sent: Sequence[Sent] = ()
+    ledger: Sequence[UUID] = ()
+    """The jobs whose effect under `once` was made, each as often as it was."""

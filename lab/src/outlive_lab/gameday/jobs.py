@@ -6,14 +6,15 @@ The tables have no keys, so that an effect that happens twice shows.
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.types.json import Json
 
 import outlive
 from outlive.client.declaring import TaskOptions
@@ -47,6 +48,8 @@ KILLER: TaskOptions = {**SURVIVOR, "max_crashes": 1}
 # No process that runs one of these is killed alone, so none may go into quarantine. A frozen machine is frozen for
 # longer than these times.
 INNOCENT: TaskOptions = {**SURVIVOR, "max_crashes": 3, "max_losses": 3, "timeout": "10s", "stall": "9s"}
+# It begins before all others, so that the time from the end of a wait is not that of a queue.
+DURABLE: TaskOptions = {**SURVIVOR, "priority": 0}
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"
@@ -56,6 +59,8 @@ BROKEN = "broken"
 HESITATE_S = 0.3
 SLOW_S = 3.0
 STEPS = 5
+STEP_S = 0.02
+SIGNAL = "go on"
 
 
 class Stumbled(Exception):
@@ -77,6 +82,8 @@ app = outlive.App()
 shop = app.source("gameday", rate_limit_per_minute=600_000, burst=1000, breaker_failures=30_000)
 CALLING: TaskOptions = {**SURVIVOR, "source": shop}
 _kept: Connection | None = None
+_diary: Connection | None = None
+"""Where the steps of a durable job write."""
 
 
 @app.task(**SURVIVOR)
@@ -172,15 +179,69 @@ def tick(schedule: str) -> None:
     _work(0.0, warm=True)
 
 
-COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
+@outlive.step
+def take(number: int) -> str:
+    """Each run of this code returns another value."""
+    assert _diary is not None
+    value = uuid4().hex
+    _mark(_diary, "taken", f"take:{number}", value)
+    time.sleep(STEP_S)
+    return value
+
+
+@app.task(**DURABLE)
+def endure(steps: int, pause_s: float, signals: int, children: list[float]) -> list[str]:
+    """Steps, a sleep, signals, jobs that it gathers and an effect under `once`. Each happens once, whatever dies."""
+    context = outlive.current()
+    _take(range(steps // 2))
+    _wait("sleep", lambda: context.sleep(pause_s), pause_s)
+    for number in range(1, signals + 1):
+        name = f"receive:{SIGNAL}" + (f"#{number}" if number > 1 else "")
+        _wait(name, lambda: context.receive(SIGNAL, str))
+    with _begun(again=True) as connection, connection.transaction():
+        if context.once(connection, "ledger"):
+            connection.execute("insert into outlive_gameday.ledger (job_id) values (%s)", [context.job_id])
+            time.sleep(STEP_S)
+    _take(range(steps // 2, steps))
+    _wait("gather", lambda: context.gather(pay.job(work_s) for work_s in children), children)
+    with _begun(again=True) as connection:
+        _complete(connection, [])
+    return []
+
+
+def _take(numbers: Sequence[int]) -> None:
+    global _diary
+    with _begun(again=True) as _diary:
+        for number in numbers:
+            _mark(_diary, "passed", f"take:{number}", take.named(str(number))(number))
+
+
+def _wait(step: str, wait: Callable[[], object], what: object = None) -> None:
+    """Wait, without a connection."""
+    with _begun(again=True) as connection:
+        _mark(connection, "waits", step, what)
+    value = wait()
+    with _begun(again=True) as connection:
+        _mark(connection, "passed", step, value)
+
+
+def _mark(connection: Connection, kind: str, step: str, value: object) -> None:
+    """Write where the code of a durable job is."""
+    context = outlive.current()
+    marks = "insert into outlive_gameday.marks (job_id, token, kind, step, value) values (%s, %s, %s, %s, %s)"
+    connection.execute(marks, [context.job_id, context.token, kind, step, Json(value)])
+
+
+COMPLETING = frozenset({"pay", "stumble", "breed", "post", "endure"})
 FATES = {"give_up": "failed", "kill": "quarantined"}
 
 
 @contextmanager
-def _begun(*, warm: bool = False) -> Iterator[Connection]:
+def _begun(*, warm: bool = False, again: bool = False) -> Iterator[Connection]:
     """A connection to the game's database, after the row that says that the job has begun.
 
     Warm jobs share the connection of their process. It is closed after a failure: it may stay read-only for ever.
+    A job that waits begins again with a new token; `again` writes the row only then.
     """
     global _kept
     connection = _kept if warm else None
@@ -190,9 +251,11 @@ def _begun(*, warm: bool = False) -> Iterator[Connection]:
         name = f"gameday {os.getpid()}"
         connection = Connection.connect(url, autocommit=True, connect_timeout=10, application_name=name)
     try:
-        starts = "insert into outlive_gameday.starts (token, pid, job_id) values (%s, %s, %s)"
+        starts = "insert into outlive_gameday.starts (token, pid, job_id) select %(token)s, %(pid)s, %(job)s"
+        if again:
+            starts += " where not exists (select from outlive_gameday.starts where (token, pid) = (%(token)s, %(pid)s))"
         context = outlive.current()
-        connection.execute(starts, [context.token, os.getpid(), context.job_id])
+        connection.execute(starts.encode(), {"token": context.token, "pid": os.getpid(), "job": context.job_id})
         yield connection
     except BaseException:
         connection.close()

@@ -25,12 +25,21 @@ class Bounds:
     on_end_s: float = 20.0
     """The same limit while the database is there without a break: 15 s for a worker that died with it, and some
     seconds until other workers have started."""
+    wake_s: float = 2.0
+    """p99, from the end of a wait until its job begins again."""
     drain_s: float = 60.0
     """How long after the last fault all jobs must be finished."""
 
 
 BUSY = Bounds(
-    worker_death_s=20, zygote_death_s=20, child_death_s=1, orphans_s=20, any_death_s=60, on_end_s=30, drain_s=120
+    worker_death_s=20,
+    zygote_death_s=20,
+    child_death_s=1,
+    orphans_s=20,
+    any_death_s=60,
+    on_end_s=30,
+    wake_s=20,
+    drain_s=120,
 )
 """For a machine that has other work."""
 

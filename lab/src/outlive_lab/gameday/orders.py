@@ -50,6 +50,8 @@ class Order:
     """The batch that they are in, which the client opens before and closes after them."""
     cancelled: bool = False
     """The client then cancels the batch."""
+    signals: int = 0
+    """How many signals the first job waits for."""
 
 
 def choose(rng: random.Random, earlier: Sequence[UUID]) -> Order:
@@ -90,6 +92,14 @@ def rush(rng: random.Random, _: Sequence[UUID]) -> Order:
     return Order([rng.choice(tasks).using(**keyed).job(round(rng.uniform(0.05, 0.3), 3)) for _ in range(count)])
 
 
+def durable(rng: random.Random, _: Sequence[UUID]) -> Order:
+    """A job that waits for times, signals and other jobs. The process of one with a key is not parked."""
+    task = jobs.endure.using(**_keyed(rng)) if rng.random() < KEYED_PART else jobs.endure
+    pause_s, signals = round(rng.uniform(0.05, 3.0), 3), rng.randint(1, 2)
+    children = [round(rng.uniform(0.0, 0.3), 3) for _ in range(rng.randint(2, 4))]
+    return Order([task.job(rng.randint(3, 6), pause_s, signals, children)], signals=signals)
+
+
 def crowd() -> Order:
     """A job that fails, and many that wait for it and stay blocked."""
     head = jobs.give_up.job(0.5)
@@ -103,6 +113,7 @@ ORDERS: dict[Callable[[random.Random, Sequence[UUID]], Order], int] = {
     late: 10,
     batched: 12,
     rush: 13,
+    durable: 40,
 }
 """The kinds of orders, and how often each is chosen."""
 

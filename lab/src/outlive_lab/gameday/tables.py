@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from outlive import db
 from outlive.errors import ConfigError
 from outlive_lab.gameday import jobs
-from outlive_lab.gameday.history import Attempt, Callback, Effect, Found, Start, Tick
+from outlive_lab.gameday.history import Attempt, Callback, Effect, Found, Kept, Mark, Sent, Start, Tick
 
 MODULE = jobs.__name__ + "."
 OURS = MODULE.replace("_", r"\_") + "%"
@@ -30,6 +30,12 @@ create index on outlive_gameday.starts (token);
 create table outlive_gameday.effects (
   job_id uuid not null, token bigint not null, spawned uuid, at timestamptz not null default clock_timestamp());
 create table outlive_gameday.fenced (token bigint not null);
+create table outlive_gameday.marks (
+  job_id uuid not null, token bigint not null, kind text not null, step text not null, value json,
+  at timestamptz not null default clock_timestamp());
+create table outlive_gameday.ledger (job_id uuid not null);
+create table outlive_gameday.sent (
+  job_id uuid not null, value text not null, at timestamptz not null default clock_timestamp());
 """
 
 # Only jobs of the game's own tasks, and what belongs to them, are deleted.
@@ -43,6 +49,8 @@ with gone as (delete from outlive.jobs where task like %(ours)s returning id, ba
   keyed as (delete from outlive.keyed_jobs where job_id in (select id from gone)),
   links as (delete from outlive.dependencies where job_id in (select id from gone)),
   crashes as (delete from outlive.crashes where job_id in (select id from gone)),
+  steps as (delete from outlive.steps where job_id in (select id from gone)),
+  signals as (delete from outlive.signals where job_id in (select id from gone)),
   schedules as (delete from outlive.schedules where task like %(ours)s),
   batches as (delete from outlive.batches where name = %(batch)s returning id),
   callbacks as (delete from outlive.callbacks where batch in (select id from batches)),
@@ -57,6 +65,12 @@ _PAUSE = "select outlive.pause_schedule(name), extract(epoch from clock_timestam
 _PAUSE += "where task like %(ours)s"
 _STARTS = "select token, pid, job_id, extract(epoch from at)::float8 from outlive_gameday.starts"
 _EFFECTS = "select job_id, token, spawned, extract(epoch from at)::float8 from outlive_gameday.effects"
+_MARKS = "select job_id, token, kind, step, value, extract(epoch from at)::float8 from outlive_gameday.marks"
+_SENT = "select job_id, value, extract(epoch from {at})::float8 from outlive_gameday.sent"
+_KEPT = """
+select s.job_id, s.name, s.value, extract(epoch from s.at)::float8
+from outlive.steps s join outlive.jobs j on j.id = s.job_id where j.task like %(ours)s
+"""
 _PLACES = """
 select id, 'waiting' from outlive.waiting where task like %(ours)s
 union all select r.id, 'running on ' || coalesce(k.name, r.worker::text)
@@ -79,6 +93,7 @@ from outlive.attempts a join outlive.jobs j on j.id = a.job_id
   left join outlive.workers k on k.id = a.worker and k.name like %(names)s
 where j.task like %(ours)s
 """
+_VISIBLE = "pg_xact_commit_timestamp(xmin)"
 _WORKERS = "select name, state from outlive.workers where name like %(names)s"
 
 # Jobs in quarantine stay there. A dependent job is released with the end of another one, or it stays blocked.
@@ -212,6 +227,10 @@ def read(connection: db.Connection, *, names: str) -> Found:
         completing=jobs.COMPLETING,
         fates=jobs.FATES,
         schedules=frozenset(jobs.app.schedules),
+        marks=[Mark(*row) for row in _rows(connection, _MARKS)],
+        kept=[Kept(*row) for row in _rows(connection, _KEPT)],
+        sent=[Sent(*row) for row in _rows(connection, _SENT.format(at=_VISIBLE if recorded else "at"))],
+        ledger=[job for (job,) in _rows(connection, "select job_id from outlive_gameday.ledger")],
     )
 
 

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from outlive_lab.gameday import durable
+from outlive_lab.gameday.facts import Facts
 from outlive_lab.gameday.history import (
     FREEZES,
     TAKEN_OVER,
@@ -81,6 +83,9 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
     gone = [(one.at_s, one.orphans_gone_s) for one in history.faults if one.orphans_gone_s is not None]
     on_end = [(one.fault.at_s, _on_end_s(history, one)) for one in deaths]
     worst_s = bounds.any_death_s
+    wakes: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for one in durable.wakes(Facts(history, found)):
+        wakes[_held_up(history, one)].append((one.over_s, one.begun_s - one.over_s))
     return [
         Times("worker death to claimable again", took(WORKER_KILLS), bounds.worker_death_s, worst_s),
         Times("zygote death to claimable again", took(ZYGOTE_KILLS), bounds.zygote_death_s, worst_s),
@@ -91,7 +96,21 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         Times("child death, no database or no supervisor", took({Kind.CHILD}, apart=True), None, worst_s),
         Times("any death, with the database there on end", on_end, None, bounds.on_end_s),
         Times("a failure with 20,000 dependents to recorded", _crowds(history, found), None, worst_s),
+        Times("wait over to begun again", wakes[False], bounds.wake_s, worst_s),
+        Times("wait over, no database or no worker", wakes[True], None, worst_s),
     ]
+
+
+def _held_up(history: History, wake: durable.Wake) -> bool:
+    """Whether the job could not begin again at once when its wait was over."""
+    span = (wake.over_s, wake.begun_s)
+    everybody = [one for one in history.faults if one.kind is Kind.EVERYBODY]
+    return (
+        history.locked({wake.job}, *span)
+        or history.away(*span, margin_s=RECONNECT_S)
+        or history.frozen(*span, margin_s=RECONNECT_S)
+        or any(one.at_s <= wake.begun_s and wake.over_s <= one.at_s + RECONNECT_S for one in everybody)
+    )
 
 
 @dataclass(frozen=True, slots=True)

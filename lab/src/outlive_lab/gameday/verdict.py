@@ -22,6 +22,7 @@ ZERO = (
     *("lost", "finished twice", "effect doubled", "stale effect"),
     *("begun too early", "not released", "called back twice", "not called back"),
     *("over its limit", "fired twice", "not fired", "innocent charged"),
+    *("step taken again", "step changed", "once doubled", "once lost", "signal lost", "signal doubled"),
 )
 """Rules whose count is shown even if it is zero."""
 
@@ -77,6 +78,9 @@ class Verdict:
             "enqueued by schedules": len(self.found.ticks),
             "jobs that wait for others": sum(bool(one.after) for one in links),
             "jobs with a key": sum(one.key is not None for one in links),
+            "durable jobs": sum(task == "endure" for task in self.found.jobs.values()),
+            "steps kept": len(self.found.kept),
+            "signals sent": len(self.found.sent),
             "batches": len(self.history.batches),
             "callbacks of batches": len(self.found.callbacks),
             "answers unknown": answers[Answer.UNKNOWN],
