@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 import outlive
 
 app = outlive.App()
@@ -74,3 +76,17 @@ def gatherer(file: str, *, failing: bool = False) -> list[str]:
     labels = outlive.current().gather(jobs)
     note(file, "gathered")
     return labels
+
+
+@app.task(max_crashes=100, max_losses=None, max_attempts=100, backoff=[0.1])
+def voyage(file: str) -> list[object]:
+    """All that a durable job can do, each once."""
+    note(file, "begun")
+    job = outlive.current()
+    paid = charge(7, file)
+    with psycopg.connect(app.config.database_url or "") as connection:
+        if job.once(connection, "ledger"):
+            connection.execute("insert into ledger values (%s)", [job.job_id])
+    job.sleep("50ms")
+    packed = job.receive("packed", Packed)
+    return [paid, *job.gather(label.job(n) for n in packed.parcels)]
