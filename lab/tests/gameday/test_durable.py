@@ -139,6 +139,16 @@ def test_a_wake_while_the_database_is_away_is_judged_apart(story):
     assert len(woken(story, "wait over, no database or no worker")) == 2
 
 
+@pytest.mark.parametrize("kind", [Kind.TREE, Kind.ZYGOTE, Kind.STOP, Kind.PAUSE])
+def test_a_wake_while_no_worker_could_take_the_job_is_judged_apart(story, kind):
+    begun_s = [one.at_s for one in story.starts][2]
+    story.fault(kind, at_s=begun_s - 0.5, worker=STEADY)
+    assert len(woken(story)) == 1
+    assert woken(story, "wait over, no database or no worker") == [STEP_S - 5]
+    story.attempts = [replace(one, worker="another") for one in story.attempts]
+    assert len(woken(story)) == 2, "another one could"
+
+
 def test_a_wake_that_takes_too_long_is_missed(story):
     found = times.measure(story.history, story.found(), Bounds())
     assert [one.held for one in found if one.name == WAKE] == [False]

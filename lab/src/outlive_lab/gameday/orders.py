@@ -113,7 +113,7 @@ ORDERS: dict[Callable[[random.Random, Sequence[UUID]], Order], int] = {
     late: 10,
     batched: 12,
     rush: 13,
-    durable: 40,
+    durable: 80,
 }
 """The kinds of orders, and how often each is chosen."""
 

@@ -12,6 +12,7 @@ from outlive_lab.gameday.facts import Facts
 from outlive_lab.gameday.history import (
     FREEZES,
     TAKEN_OVER,
+    TOLD,
     WORKER_KILLS,
     ZYGOTE_KILLS,
     Attempt,
@@ -24,6 +25,8 @@ from outlive_lab.gameday.options import Bounds
 
 RECONNECT_S = 5.0
 """How long after an outage workers may still reconnect."""
+HOLDING_UP = TAKEN_OVER | FREEZES | ZYGOTE_KILLS | TOLD | {Kind.RELOAD}
+"""After these a worker begins no job for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
     worst_s = bounds.any_death_s
     wakes: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for one in durable.wakes(Facts(history, found)):
-        wakes[_held_up(history, one)].append((one.over_s, one.begun_s - one.over_s))
+        wakes[_held_up(history, one, found)].append((one.over_s, one.begun_s - one.over_s))
     return [
         Times("worker death to claimable again", took(WORKER_KILLS), bounds.worker_death_s, worst_s),
         Times("zygote death to claimable again", took(ZYGOTE_KILLS), bounds.zygote_death_s, worst_s),
@@ -101,16 +104,23 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
     ]
 
 
-def _held_up(history: History, wake: durable.Wake) -> bool:
+def _held_up(history: History, wake: durable.Wake, found: Found) -> bool:
     """Whether the job could not begin again at once when its wait was over."""
     span = (wake.over_s, wake.begun_s)
-    everybody = [one for one in history.faults if one.kind is Kind.EVERYBODY]
     return (
         history.locked({wake.job}, *span)
         or history.away(*span, margin_s=RECONNECT_S)
         or history.frozen(*span, margin_s=RECONNECT_S)
-        or any(one.at_s <= wake.begun_s and wake.over_s <= one.at_s + RECONNECT_S for one in everybody)
+        or not _at_work(history, found, *span)
     )
+
+
+def _at_work(history: History, found: Found, since_s: float, until_s: float) -> set[str]:
+    """The workers that ran jobs before and after this time, and that no fault held up meanwhile or just before."""
+    ran = {one.worker for one in found.attempts if (one.started_s or math.inf) <= since_s}
+    ran &= {one.worker for one in found.attempts if one.ended_s >= until_s}
+    hit = [one for one in history.faults if one.kind in HOLDING_UP]
+    return ran - {one.worker for one in hit if since_s - RECONNECT_S <= one.at_s <= until_s}
 
 
 @dataclass(frozen=True, slots=True)
