@@ -12,7 +12,8 @@ from outlive import Job, State, config
 from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from tests.driving.jobs import outcomes
-from tests.processes.suspending import Packed, app, asleeper, gatherer, receiver, sleeper
+from tests.driving.workers import all_gone
+from tests.processes.suspending import Packed, app, asleeper, gatherer, receiver, sleeper, wary
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
@@ -95,6 +96,26 @@ def test_a_parked_process_that_dies_costs_its_job_nothing(start, notes, queue):
     job.send("packed", Packed([8]))
     assert job.result(timeout=30) == [8]
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("fault", ["the zygote dies", "reload", "stop"])
+def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes, fault):
+    """A call that raised would let the job undo what it has done, while another process goes on with it."""
+    job = wary.enqueue(str(notes))
+    worker = start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    [pid] = map(int, pids(notes))
+    if fault == "the zygote dies":
+        os.kill(worker.zygote(), signal.SIGKILL)
+    else:
+        worker.send(signal.SIGHUP if fault == "reload" else signal.SIGTERM)
+    all_gone([pid], within_s=30)
+    job.send("packed", Packed([8]))
+    if fault == "stop":
+        start(target=TARGET)
+    assert job.result(timeout=30) == [8]
+    assert lines(notes) == ["begun", "begun"]
+    assert "it is killed" not in worker.log()
 
 
 def test_a_job_gathers_the_results_of_jobs_that_it_spawns(start, notes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections import deque
@@ -319,10 +320,15 @@ class Child:
             linux.kill(self.pid, number)
 
     def retire(self) -> None:
-        """Let it finish the jobs that it has, and give it no more."""
+        """Let it finish the jobs that it has, and give it no more.
+
+        A parked process is killed: its job goes on elsewhere, and the code that waits in it must not see an error.
+        """
         self.retiring = True
-        if not self.given:
+        if self.parked:
             self.parked = None
+            self.signal(signal.SIGKILL)
+        elif not self.given:
             self.dismiss()
 
     def dismiss(self) -> None:

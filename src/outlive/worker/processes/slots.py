@@ -244,8 +244,8 @@ class Slots:
     def end_parked(self, child: Child) -> UUID:
         """End a parked process: its job goes on in another one. Returns the id of the job."""
         assert child.parked is not None
-        id, child.parked, child.retiring = child.parked.job.id, None, True
-        child.signal(signal.SIGKILL)
+        id = child.parked.job.id
+        child.retire()
         return id
 
     # Jobs that a child has and did not begin
