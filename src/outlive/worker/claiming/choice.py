@@ -24,8 +24,19 @@ GATHER_S = 0.005
 """How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
 
 
-class Claim(Protocol):
+class Claimer(Protocol):
     async def claim(self, offer: Offer, /) -> list[Claimed]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim that is due, with what it may take."""
+
+    by: Claimer
+    offer: Offer
+
+    async def make(self) -> list[Claimed]:
+        return await self.by.claim(self.offer)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,16 +57,23 @@ class Choice:
         if len(self.outbox.waiting) < MANY_ENDS and self.slots.room.is_filled():
             await asyncio.sleep(GATHER_S)
 
-    def next(self) -> tuple[Claim | None, Offer]:
-        """The next claim, and what it may take. None: there is nothing to claim, and no end to write."""
+    def next(self) -> Claim | None:
+        """The next claim. None: there is nothing to claim, and no end to write.
+
+        1. A parked job goes on first: it has begun, and its process takes memory here for as long as it is parked.
+        2. A suspect needs an idle worker. If other jobs came first, a busy worker would never run it. So it comes
+           before them, and they come before the next suspect.
+        3. The offer says which of the last two it is for: its lanes have a source, or they have none. Only the last
+           also writes ends that wait alone, so it is made without lanes too.
+        """
         offer = self._offer()
         if self.parked.may_begin():
-            return self.parked, offer
+            return Claim(self.parked, offer)
         if self.bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
-            return self.suspect, offer
+            return Claim(self.suspect, offer)
         if offer.sourced:
-            return self.sourced, offer
-        return self.end_and_claim if offer.lanes or self.outbox.waiting else None, offer
+            return Claim(self.sourced, offer)
+        return Claim(self.end_and_claim, offer) if offer.lanes or self.outbox.waiting else None
 
     def _offer(self) -> Offer:
         """As many jobs as there is room for. Nothing while a suspect waits for this worker to be empty, while too many
