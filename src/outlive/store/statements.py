@@ -1,5 +1,19 @@
 """How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows.
 
+One verb, from its SQL to its value. sql/statements has a text, with a name and with parameters by name:
+
+    -- name: tokens_of
+    select r.token from outlive.running r where r.worker = :worker::uuid order by r.token;
+
+The verb of that name has those parameters and no body. Its decoder makes a list of tokens from the rows:
+
+    @decoded_by(first_column)
+    def tokens_of(worker: UUID) -> Statement[list[int]]: ...
+
+A call runs nothing. It returns the statement, with `$1` in place of `:worker`, for a caller with a connection:
+
+    store.tokens_of(me) == Statement("tokens_of", b"select … $1::uuid …", (me,), first_column, ("uuid",))
+
 A job has no connection to the queue. It asks its worker to run a statement, and may ask only for some (`asked_by_job`).
 """
 
@@ -33,14 +47,13 @@ def _text(name: str) -> tuple[bytes, dict[str, str], tuple[str, ...]]:
 
 
 def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -> Statement[Any]:
-    """The statement of this name in sql/statements, with a value for each of its parameters.
-
-    An array of nulls is null.
-    """
+    """The statement of this name in sql/statements. Each of its parameters has a value, and others may have one too."""
     text, parameters, types = _text(name)
     for key, kind in parameters.items():
         if kind[-1] == "]" and values[key] is not None:
             given = values[key] = list(values[key])
+            # SQL reads the same from null as from an array of nulls, which most ends of attempts would send in most of
+            # their columns: null is cheaper to send and to read.
             if given and given[-1] is None and given.count(None) == len(given):
                 values[key] = None
     return Statement(name, text, tuple(map(values.__getitem__, parameters)), decode, types, named=decode is table)
@@ -50,8 +63,15 @@ def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Ver
     """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so."""
 
     def declare(verb: Verb[P, T]) -> Verb[P, T]:
-        signature = functools.cache(lambda: inspect.signature(verb))
+        @functools.cache
+        def signature() -> inspect.Signature:  # At the first call: that is when the statement is compiled.
+            found, (_, parameters, _) = inspect.signature(verb), _text(verb.__name__)
+            if differing := found.parameters.keys() ^ parameters.keys():
+                names = ", ".join(sorted(differing))
+                raise TypeError(f"the verb {verb.__name__} and its statement differ in their parameters: {names}")
+            return found
 
+        @functools.wraps(verb)
         def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
             bound = signature().bind(*args, **kwargs)
             bound.apply_defaults()
