@@ -1,4 +1,12 @@
-"""Retry, repeat, cancel, release or delete jobs: those that an operator has selected, or all that match a filter."""
+"""Retry, repeat, cancel, release or delete jobs: those that an operator has selected, or all that match a filter.
+
+A form leads to the page `/confirm`, which shows the action's `question` and changes nothing. The answer is a POST with
+the same fields: it makes the same action again, and `perform` does it. What became of it is noted for the page to which
+the operator goes back.
+
+`site.database` only reads, and `site.writing` is for what operators do. `run` runs one statement; `do` an operation of
+several, in which the answer to one decides about the next.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +30,9 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 COUNT_S = 0.5
+"""How long a question counts the jobs that match. Then it says "more than"."""
 FIND_S = 0.2
+"""How long it looks for the jobs that it names."""
 LISTED = 10
 """How many jobs a question names."""
 FACTS = (("Task", "task"), ("Job", "id"), ("State", "state"))
@@ -85,6 +95,11 @@ async def _act_on_all(site: Site, verb: Verb, chosen: JobFilter | list[UUID], by
     except Exception as error:
         site.note(by.entry, f"{tally}, then it failed: {error}")
         raise
-    why = next((f": {one.note}" for one in [*tally.unchanged, *tally.repeated[: tally.jobs == 1]] if one.note), "")
     unchanged = tally.jobs - tally.changed
-    site.note(by.entry, f"{tally}, {number(unchanged)} not changed{why}" if unchanged else f"{tally}{why}")
+    site.note(by.entry, f"{tally}{f', {number(unchanged)} not changed' if unchanged else ''}{_first_note(tally)}")
+
+
+def _first_note(tally: Tally) -> str:
+    """Why the first job was not changed. Of a single job that was repeated, the id of the new one."""
+    noted = tally.repeated if tally.jobs == 1 and tally.changed else tally.unchanged
+    return next((f": {one.note}" for one in noted if one.note), "")
