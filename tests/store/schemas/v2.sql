@@ -1788,6 +1788,11 @@ begin
 end $$;
 
 -- Claims: how jobs that wait begin. Suspects do not wait in lanes: the statement claim_suspect claims them.
+--
+-- A lane is a queue, a source, a task and a priority: the jobs that have these in common, ordered by when they are
+-- ready. A worker names the lanes that it wants in parallel arrays, one element of each for each lane, the most
+-- wanted lane first: those four, its mark (no job that was ready before is left; null: look at all) and its quota
+-- (how many jobs to take from it at most; null: any number).
 
 create or replace function outlive.claim_lanes(
   by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],
@@ -1820,8 +1825,9 @@ begin
       limit most),
     taken as (
       delete from outlive.waiting w where w.id = any(array(select p.id from picked p)) returning w.*),
-    kept_back as (
-      select t.id from taken t where t.crashes > 0 and outlive.keep_back(row(t.*)::outlive.waiting)),
+    kept_back as (  -- A case keeps the order: keep_back writes, and costs too much for jobs without crashes.
+      select t.id from taken t
+      where case when t.crashes > 0 then outlive.keep_back(row(t.*)::outlive.waiting) else false end),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -1842,9 +1848,11 @@ create or replace function outlive.keep_back(w outlive.waiting) returns boolean 
 -- whether it must not begin. The caller has just deleted its row from `waiting`. If another transaction has locked
 -- what follows from its quarantine, it waits on, and comes up again ten seconds later.
 begin
-  insert into outlive.held
-  select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
-    w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+  insert into outlive.held (
+    id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
+  select
+    w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source, w.task,
+    w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
   if not found then
     return false;
@@ -1852,8 +1860,11 @@ begin
   perform outlive.follow_up(array[w.id], array['quarantined']);
   return true;
 exception when lock_not_available then
-  w.ready_at := outlive.now() + interval '10 seconds';
-  insert into outlive.waiting values (w.*);
+  insert into outlive.waiting (
+    queue, source, task, priority, ready_at, id, attempt, failures, crashes, losses)
+  values (
+    w.queue, w.source, w.task, w.priority, outlive.now() + interval '10 seconds', w.id, w.attempt, w.failures,
+    w.crashes, w.losses);
   return true;
 end $$;
 
