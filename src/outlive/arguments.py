@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -53,6 +53,13 @@ class _Made(msgspec.Struct, frozen=True):
     """As in the forms: whether any of them is so."""
     names: int
     """How many names the function's module had, if one in the annotations was missing: it may come later."""
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """Arguments as JSON, and the jobs to whose results they refer beyond those that the job waits for anyway."""
+
+    data: bytes
+    results_of: Sequence[UUID] = ()
 
 
 class Codec:
@@ -124,12 +131,16 @@ class Codec:
             default=default if 0 < len(default) <= SHOWN_CHARS else None,
         )
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: list[UUID] | None = None) -> bytes:
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as JSON, by name where possible: it does not matter whether they were given by position.
 
-        They are decoded again: a job gets what was given, or nothing is enqueued. With `after`, they may refer to the
-        results of jobs, which are added there.
+        They are decoded again: a job gets what was given, or nothing is enqueued.
         """
+        return self.pack_with_results(args, kwargs, None).data
+
+    def pack_with_results(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: Sequence[UUID] | None) -> Packed:
+        """The same for a job that waits for these. Its arguments may refer to results, of these and of other jobs; with
+        None they may not."""
         made = self._made
         if made is None or made.names:
             made = self.make()
@@ -143,19 +154,21 @@ class Codec:
                 else:
                     same = decoded == bound
                 if same and wire.NUL not in data:
-                    return data
+                    return Packed(data)
             except Exception:
                 pass  # Encoding the arguments one by one finds what is wrong, if anything is.
         try:
             if after is not None and references.within([*bound.values()]):
-                return self._pack_references(bound, references.places(after))
+                needed = [*after]
+                data = self._pack_references(bound, references.places(needed))
+                return Packed(data, needed[len(after) :])
             positional, named = self._each(Form.encode, bound)
         except wire.NotJson as error:
             raise BadArguments(f"{self._task} can't be enqueued: {error}") from None
         raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in self._checked(named).items()}
         if positional:
             raw[POSITIONAL] = [*map(msgspec.Raw, positional)]
-        return encode_simple(raw if named else raw.get(POSITIONAL, {}))
+        return Packed(encode_simple(raw if named else raw.get(POSITIONAL, {})))
 
     def _pack_references(self, bound: Mapping[str, Any], place: Callable[[UUID], int]) -> bytes:
         """The same for arguments some of which refer to results. Type checkers have compared these; the job does."""

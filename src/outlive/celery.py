@@ -19,7 +19,8 @@ from outlive.client import declaring
 from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
-from outlive.client.task import BoundJob, Task
+from outlive.client.options import BoundJob
+from outlive.client.task import Task
 from outlive.errors import ConfigError, Retry
 from outlive.states import State
 from outlive.validation import MAX_COUNT

@@ -13,7 +13,7 @@ import pytest
 
 import outlive
 from outlive import foreign_options, validation
-from outlive.client.task import JobOptions
+from outlive.client.options import JobOptions
 from tests.client.example import add, fetch, take
 
 SCRIPT = """

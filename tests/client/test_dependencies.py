@@ -10,7 +10,7 @@ import pytest
 
 import outlive
 from outlive import State
-from outlive.client.task import BoundJob, ids_of
+from outlive.client.options import BoundJob, ids_of
 from tests.client.example import aadd, add
 
 Query = Callable[..., list[tuple[Any, ...]]]

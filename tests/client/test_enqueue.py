@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 
 import outlive
 from outlive import db, store
-from outlive.client.task import BoundJob, JobOptions
+from outlive.client.options import BoundJob, JobOptions
 from tests.client.example import add, take
 from tests.driving.making import Queue
 

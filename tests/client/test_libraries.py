@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import outlive
-from outlive.client.task import BoundJob
+from outlive.client.options import BoundJob
 from outlive.errors import WrongConnection
 from tests.client.example import add, fetch, take
 from tests.driving.databases import new_database

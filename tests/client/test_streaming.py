@@ -10,7 +10,7 @@ import pytest
 
 import outlive
 from outlive.client.app import PORTION_JOBS
-from outlive.client.task import BoundJob
+from outlive.client.options import BoundJob
 from tests.client.example import add, take
 
 Query = Callable[..., list[tuple[Any, ...]]]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import outlive
-from outlive.client.task import BoundJob, JobOptions, Task
+from outlive.client.options import BoundJob, JobOptions
+from outlive.client.task import Task
 
 T = TypeVar("T")
 _ALIAS = "default"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from outlive.client.task import BoundJob
+from outlive.client.options import BoundJob
 from tests import faults
 from tests.driving.making import Queue
 from tests.waiting import eventually

@@ -10,7 +10,7 @@ from typing import Any, assert_type
 import psycopg
 
 import outlive
-from outlive.client.task import BoundJob
+from outlive.client.options import BoundJob
 from tests.typing.example import add, afetch, app, asum, fetch, invoice, nothing, shop, tell
 
 assert_type(add(1, 2), int)

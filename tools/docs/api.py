@@ -15,7 +15,7 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import cache, declaring, queue, schedule, source, task
+from outlive.client import cache, declaring, options, queue, schedule, source
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
@@ -43,7 +43,7 @@ SECTIONS: dict[str, list[str]] = {
 }
 """Every name, in the order of the page. Errors that are not listed here follow in a section of their own."""
 BESIDE: dict[str, Any] = {
-    "BoundJob": task.BoundJob,
+    "BoundJob": options.BoundJob,
     "Queue": queue.Queue,
     "Request": source.Request,
     "Cache": cache.Cache,
@@ -53,7 +53,7 @@ BESIDE: dict[str, Any] = {
 """What `outlive` itself does not name: classes that callers get from others, and modules for other libraries."""
 OPTIONS: dict[str, list[Any]] = {
     "App.task": [declaring.TaskOptions, policy.LimitOptions],
-    "Task.using": [task.JobOptions, policy.LimitOptions],
+    "Task.using": [options.JobOptions, policy.LimitOptions],
     "App.schedule": [schedule.ScheduleOptions],
 }
 """The options behind `**options`."""
@@ -201,7 +201,7 @@ def _methods(name: str, thing: type[Any]) -> list[tuple[str, Any]]:
 def _fields(thing: type[Any]) -> list[tuple[str, str, str]]:
     """The public fields of a struct or dataclass."""
     is_data = hasattr(thing, "__struct_fields__") or hasattr(thing, "__dataclass_fields__")
-    if not is_data or thing is task.BoundJob:
+    if not is_data or thing is options.BoundJob:
         return []
     return [field for field in _annotations(thing) if not field[0].startswith("_")]
 

@@ -10,7 +10,8 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Target, app, command, json_arguments
 from outlive.cli.job_filter import found_id
 from outlive.client.app import App
-from outlive.client.task import JobOptions, Task
+from outlive.client.options import JobOptions
+from outlive.client.task import Task
 from outlive.errors import TaskNotFound
 from outlive.model import new_job_id
 

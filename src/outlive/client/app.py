@@ -20,11 +20,12 @@ from outlive.client import declaring, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.job import Job
+from outlive.client.options import BoundJob, OnFailed
 from outlive.client.queue import Queue
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
-from outlive.client.task import BoundJob, OnFailed, Task, follower
+from outlive.client.task import Task, follower
 from outlive.client.worker import Worker
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError

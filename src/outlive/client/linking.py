@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, U
 from uuid import UUID
 
 from outlive.client.job import Job
-from outlive.client.task import BoundJob, OnFailure, ids_of, waiting_for
+from outlive.client.options import BoundJob, OnFailure, ids_of, waiting_for
 from outlive.errors import ConfigError
 from outlive.references import Reference
 from outlive.validation import refused

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
-from outlive.client.task import Task, moment
+from outlive.client.options import moment
+from outlive.client.task import Task
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import Schedule
 from outlive.policy import Checks, parse, parse_priority

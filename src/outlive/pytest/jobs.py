@@ -17,9 +17,9 @@ from outlive import db, job_gateway, store, validation
 from outlive.client import redirection
 from outlive.client.app import App
 from outlive.client.job import Job
+from outlive.client.options import moment as checked_moment
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, expect_task
-from outlive.client.task import moment as checked_moment
 from outlive.errors import ConfigError, OutliveError
 from outlive.humanize import counted
 from outlive.policy import task_row

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 from uuid import UUID, uuid4
 
-from outlive.client.task import BoundJob, JobOptions, OnFailure, Task
+from outlive.client.options import BoundJob, JobOptions, OnFailure
+from outlive.client.task import Task
 from outlive_lab.gameday import jobs
 
 MOST = 8
