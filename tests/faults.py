@@ -944,7 +944,7 @@ def keep_a_checkpoint(path: str) -> object:
 @app.task
 def forge_progress(token: int) -> None:
     say(Progress(token, 99.0, 100.0, "forged", b'{"page": "forged"}'))
-    say(Call(0, "complete", b"%d" % token))
+    say(Call(1, "complete", b"%d" % token))
 
 
 @app.task(timeout=None)
@@ -992,7 +992,7 @@ def ask_nonsense() -> list[str]:
 @app.task(max_attempts=1, max_crashes=1)
 def flood_with_calls(count: int) -> None:
     body = msgspec.msgpack.encode([("list_records", [None, None, 1])])
-    for number in range(count):
+    for number in range(1, count + 1):
         say(Call(number, "run", body))
     time.sleep(600)
 

@@ -21,10 +21,10 @@ DAY_S = 86400.0
 AddTask = Task[[int, int], int, int]
 
 
-def test_there_are_five_states_and_three_more():
+def test_there_are_five_states_and_four_more():
     assert {str(state) for state in State} == {
         *("pending", "running", "retryable", "succeeded", "failed"),
-        *("blocked", "quarantined", "cancelled"),
+        *("blocked", "suspended", "quarantined", "cancelled"),
     }
     named = {state for one in TRANSITIONS for state in (*one.before, one.after)}
     assert named == {*State, None}

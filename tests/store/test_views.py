@@ -8,7 +8,7 @@ import pytest
 
 from outlive import store
 from outlive.model import Ended
-from outlive.protocol import Progress
+from outlive.protocol import Progress, Wait
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Queue, new_worker
 
@@ -114,6 +114,8 @@ def test_the_view_and_the_store_agree_on_every_state(queue):
     queue.run_job(made[-1], Outcome.FAILED)
     made.append(queue.make())
     queue.claim()
+    made.append(queue.make())
+    queue.run(store.suspend(WORKER, Wait(queue.claim_job(made[-1]).token, "sleep", after_s=60.0)))
     made += queue.make_many(2)
     queue.run(store.block(made[-1:], "wait"))
     statuses = {job: State(status) for job, status in queue.execute("select id, status from outlive.job_states")}

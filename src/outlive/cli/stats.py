@@ -16,7 +16,7 @@ from outlive.cli.screen import Column, Listing, Part, Row, count_of, of, text, t
 from outlive.humanize import brief, counted, duration, number, one_line, plain, rate
 from outlive.operations import facts
 from outlive.statement import Statement
-from outlive.states import FINISHED, State
+from outlive.states import OVER, State
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -193,8 +193,8 @@ class Pulse:
     def draw(self, seen: Seen) -> RenderableType:
         lines = [
             text(("outlive", "bold"), (f"  {seen.at:%H:%M:%S}   q or Ctrl-C ends", "dim")),
-            _states("jobs", seen.counts, [state for state in State if state not in FINISHED]),
-            _states("", seen.counts, [state for state in State if state in FINISHED]),
+            _states("jobs", seen.counts, [state for state in State if state not in OVER]),
+            _states("", seen.counts, [state for state in State if state in OVER]),
             self._rate(),
             _line("", (seen.counts.ended() or "no attempt has ended in the last minute", "dim")),
             _times("wait", seen.wait_s),
