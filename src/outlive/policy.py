@@ -49,6 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_by: QuarantineBy = "job"
     keep_finished_s: float | None = None
     expires_s: float | None = None
+    deadline_s: float | None = None
 
     @property
     def max_jobs(self) -> int:
@@ -171,6 +172,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     app_keep_failed_s: float | None = None
     """What the settings say: another process may prune."""
     expires_s: float | None = None
+    deadline_s: float | None = None
     on_failed: Mapping[str, Any] | None = None
     """The job that is enqueued when one of the task fails for good and names none itself."""
     function: str | None = None
@@ -203,6 +205,7 @@ def task_row(
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
         expires_s=policy.expires_s,
+        deadline_s=policy.deadline_s,
         on_failed=on_failed,
         function=None if function is None else _described(function),
         priority=5 if policy.priority is None else policy.priority,

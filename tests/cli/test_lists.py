@@ -14,7 +14,7 @@ from tests.driving.making import KILLED, WORKER, links, new_worker
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
-    "repeats kills_by_others on_failed expires_at waits_for waited_for needed_by attempts running result"
+    "repeats kills_by_others on_failed expires_at deadline waits_for waited_for needed_by attempts running result"
 )
 ATTEMPT_KEYS = (
     "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at "
@@ -115,18 +115,19 @@ def test_show_tells_what_a_finished_job_has_waited_for(cli, queue):
     assert f"waited for 2 jobs: {first} (succeeded), {second} (deleted)" in " ".join(cli("show", job).out.split("\n"))
 
 
-def test_show_names_the_jobs_whose_results_are_arguments_and_what_follows_a_failure_and_when_it_expires(cli, queue):
+def test_show_names_the_jobs_whose_results_are_arguments_and_what_follows_a_failure_and_its_times(cli, queue):
     first, *rest = queue.make_many(8)
-    given = {"after": [first, *rest], "on_failed": {"task": "tell"}, "expires_s": 60}
+    given = {"after": [first, *rest], "on_failed": {"task": "tell"}, "expires_s": 60, "deadline_s": 90}
     args = b'{"limit": 3, "$results": {"page": 0, "rest": [1, {"of": {"a": 2}}, 3, 4, 5, 6, {"is": 7}]}}'
     job = queue.make(args=args, links=msgspec.json.encode(given))
     text = " ".join(cli("show", job).out.split())
     assert f"results page of {first}, rest of {', '.join(map(str, rest[:5]))}, …" in text
     assert "on failed tell" in text
     assert "expires 20" in text
+    assert "deadline 20" in text
     shown = cli("show", job, "--json").json
     assert (shown["on_failed"], shown["args"]["$results"]["page"]) == ("tell", 0)
-    assert shown["expires_at"] > shown["created_at"]
+    assert shown["deadline"] > shown["expires_at"] > shown["created_at"]
     unreadable = queue.make(args=b'{"$results": [5]}', links=msgspec.json.encode({"after": [first]}))
     assert cli("show", unreadable).code == 0
 

@@ -1,4 +1,4 @@
-"""Results as arguments, chains and groups in each other, on_failed and expires, as clients use them."""
+"""Results as arguments, chains and groups in each other, on_failed, expires and deadline, as clients use them."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.client.example import aadd, add, app, fetch, take
 def tell(job: UUID, error: str) -> None: ...
 
 
-@app.task(expires="10m")
+@app.task(expires="10m", deadline="30d")
 def hurry() -> None: ...
 
 
@@ -119,15 +119,21 @@ def test_on_failed_is_a_task_that_takes_an_id_and_an_error(app, query):
         add.using(on_failed=plain)
 
 
-def test_a_job_expires_as_it_says_or_else_as_its_task_does(app, query):
+def test_a_job_expires_and_has_its_deadline_as_it_says_or_else_as_its_task_does(app, query):
     jobs: list[outlive.Job[Any]] = [
         hurry.enqueue(),
         hurry.using(expires="1h").enqueue(),
+        hurry.using(deadline="1h").enqueue(),
         hurry.using(expires=None).enqueue(),
+        hurry.using(expires=None, deadline=None).enqueue(),
         add.enqueue(1),
     ]
     left = "select extract(epoch from e.expires_at - j.created_at)::int from outlive.jobs j"
-    left += " left join outlive.expiring e on e.job_id = j.id where j.id = %s"
-    assert [query(left, job.id)[0][0] for job in jobs] == [600, 3600, None, None]
+    left += " join outlive.expiring e on e.job_id = j.id where j.id = %s order by e.whole"
+    month = 30 * 86400
+    times = [[one for (one,) in query(left, job.id)] for job in jobs]
+    assert times == [[600, month], [3600, month], [600, 3600], [month], [], []]
     with pytest.raises(outlive.ConfigError, match="expires is"):
         add.using(expires=0)
+    with pytest.raises(outlive.ConfigError, match="deadline is"):
+        add.using(deadline=0)

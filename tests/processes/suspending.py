@@ -1,6 +1,7 @@
 """An app whose jobs wait, which workers import. Each notes in a file where its code comes by, and in which process."""
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def sleeper(pause: str, file: str) -> int:
     outlive.current().sleep(pause)
     note(file, "slept")
     return paid
+
+
+@app.task(deadline="1h")
+def deaf(file: str) -> None:
+    note(file, "begun")
+    signal.pause()
+    note(file, "slept")
 
 
 @app.task

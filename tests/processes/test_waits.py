@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from outlive import Job, State, config
+from outlive import Job, State, config, store
 from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from tests.driving.jobs import outcomes
 from tests.driving.workers import all_gone
-from tests.processes.suspending import Packed, app, asleeper, gatherer, receiver, sleeper, wary
+from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, receiver, sleeper, wary
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
@@ -145,3 +145,21 @@ def test_a_job_that_waits_can_be_cancelled(start, notes):
     eventually(lambda: suspended(job), within_s=30)
     assert job.cancel()
     assert job.status() is State.CANCELLED
+
+
+def test_a_job_ends_by_its_deadline_whether_it_runs_or_waits_in_a_parked_process_or_in_none(start, notes, queue):
+    late = receiver.using(deadline="1h")
+    unparked, parked, running = late.enqueue(str(notes)), late.enqueue(str(notes)), deaf.enqueue(str(notes))
+    jobs: list[Job[Any]] = [unparked, parked, running]
+    start(target=TARGET, slots=3)
+    eventually(lambda: suspended(unparked) and suspended(parked) and len(lines(notes)) == 3, within_s=30)
+    queue.run(store.unpark(queue.value("select parked_by from outlive.held where id = %s", unparked.id), [unparked.id]))
+    assert running.status() is State.RUNNING
+    queue.execute("update outlive.expiring set expires_at = now()")
+    for job in jobs:
+        with pytest.raises(JobFailed, match="deadline: it had to end by"):
+            job.result(timeout=30)
+        assert job.status() is State.CANCELLED
+    assert lines(notes) == ["begun"] * 3
+    assert [outcomes(queue, job) for job in jobs] == [[Outcome.CANCELLED]] * 3
+    assert queue.value("select count(*) from outlive.expiring") == 0

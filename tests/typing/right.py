@@ -72,6 +72,7 @@ assert_type(outlive.group((fetch.job(url), add.job(1)) for url in ("a", "b")), o
 one, [two, (three, four)] = outlive.chain(add.job(1), [fetch.job("u"), (add.job(2), nothing.job())])
 outlive.chain([add.job(n) for n in range(3)], add.job(9), on_failure="proceed")
 add.using(on_failed=tell, expires="1h").using(on_failed=tell.using(queue="slow"), expires=None).enqueue(1)
+add.using(deadline="2d").using(deadline=None).enqueue(1)
 
 
 assert_type(outlive.gather([add.enqueue(1), add.enqueue(2)], timeout=1), list[int])

@@ -49,6 +49,7 @@ outlive.chain(add.job(1), [add])  # error: list-item
 add.using(on_failed=add)  # error: arg-type
 add.using(on_failed=afetch)  # error: arg-type
 add.using(expires=[1])  # error: arg-type
+add.using(deadline=[1])  # error: arg-type
 wrong: outlive.Job[str] = outlive.group([add.job(1)]).then(add.job(2))  # error: arg-type
 
 

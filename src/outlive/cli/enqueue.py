@@ -41,6 +41,7 @@ def enqueue(
         int | None, typer.Option(help="How many jobs with that key run at a time. Default: 1.")
     ] = None,
     expires: Annotated[str | None, typer.Option(help="Cancel it if it does not start within this time.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Cancel it if it does not end within this time.")] = None,
     json: Json = False,
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends.
@@ -52,7 +53,7 @@ def enqueue(
     found.configure(context.config)
     options: dict[str, object] = {"queue": queue, "source": source, "priority": priority, "delay": delay}
     options |= {"dedupe_key": dedupe_key, "concurrency_key": concurrency_key, "concurrency": concurrency}
-    options |= {"expires": expires}
+    options |= {"expires": expires, "deadline": deadline}
     given = {key: value for key, value in options.items() if value is not None}
     if after:
         given |= {"after": [found_id(context, "job", one) for one in after], "on_failure": on_failure}

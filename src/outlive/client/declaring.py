@@ -53,6 +53,9 @@ class TaskOptions(policy.LimitOptions, total=False):
     """How long succeeded and cancelled jobs are kept, with their results, in place of what the settings say."""
     expires: Duration
     """How long after it was enqueued a job may start. Then it is cancelled, and so is its next retry."""
+    deadline: Duration
+    """How long after it was enqueued a job must have ended. Then it is cancelled, whether it waits, runs or is
+    suspended. `timeout` limits one attempt."""
 
 
 OPTIONS: policy.Checks = {
@@ -73,6 +76,7 @@ OPTIONS: policy.Checks = {
     "quarantine_by": ("quarantine_by", lambda name, value: validation.choice(name, value, "job", "fingerprint")),
     "keep_finished": ("keep_finished_s", validation.seconds),
     "expires": ("expires_s", lambda name, value: validation.positive(name, validation.seconds(name, value))),
+    "deadline": ("deadline_s", lambda name, value: validation.positive(name, validation.seconds(name, value))),
 }
 
 

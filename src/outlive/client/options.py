@@ -66,6 +66,9 @@ class JobOptions(LimitOptions, total=False):
     expires: Duration | None
     """How long after it was enqueued the job may start. Then it is cancelled, and so is its next retry. None: for ever,
     whatever its task says."""
+    deadline: Duration | None
+    """How long after it was enqueued the job must have ended. Then it is cancelled, whether it waits, runs or is
+    suspended. None: never, whatever its task says."""
     batch: Batch | UUID | None
     """The batch that the job belongs to."""
     connection: AnyConnection
@@ -147,5 +150,6 @@ LINKS: Checks = {
     "concurrency_key": ("key", optional(_key)),
     "concurrency": ("concurrency", lambda name, value: count(name, value, most=1000)),
     "expires": ("expires_s", lambda name, value: 0 if value is None else positive(name, seconds(name, value))),
+    "deadline": ("deadline_s", lambda name, value: 0 if value is None else positive(name, seconds(name, value))),
 }
 """The same for `JobRequest.links`: the options that connect a job with others."""

@@ -110,8 +110,8 @@ class Task(Generic[P, C, R]):
 def _fields(policy: Policy, given: JobOptions) -> dict[str, Any]:
     """The fields of a request that come from the task's policy and from the options of one job, which override it."""
     limits = parse(given, LIMITS)  # Without those of the policy: the database has them.
-    links = {} if policy.expires_s is None else {"expires_s": policy.expires_s}
-    links |= {name: value for name, value in parse(given, _LINKS).items() if value is not None}
+    links = {"expires_s": policy.expires_s, "deadline_s": policy.deadline_s} | parse(given, _LINKS)
+    links = {name: value for name, value in links.items() if value is not None}
     return {
         "queue": policy.queue or DEFAULT_QUEUE,
         "source": policy.source or "",

@@ -72,6 +72,8 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     yield "created", [job["created_at"]]
     if job["expires_at"]:
         yield "expires", [job["expires_at"]]
+    if job["deadline"]:
+        yield "deadline", [job["deadline"]]
     if not job["served"]:
         yield "waits", [f"no active worker has this task and serves this queue; {RESTART}"]
     if kind := job["paused"]:

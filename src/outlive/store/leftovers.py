@@ -26,7 +26,7 @@ def follow_late_ends(batch: int = 500) -> Statement[int]:
 
 @decoded_by(scalar)
 def cancel_expired(batch: int = 500) -> Statement[int]:
-    """Cancel jobs that did not start in time. Returns how many notes about them it has looked at."""
+    """Cancel jobs that did not start in time, or are past their deadline. Returns at how many notes it has looked."""
 
 
 @decoded_by(nothing)

@@ -342,12 +342,14 @@ create table if not exists outlive.tasks (
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
   app_keep_failed_s double precision,
   expires_s double precision check (expires_s > 0),  -- How long after its enqueue a job may start. Null: always.
+  deadline_s double precision check (deadline_s > 0),  -- How long after its enqueue a job must have ended.
   on_failed jsonb,  -- The job that is enqueued when a job of the task fails for good, unless that names another.
   function text,  -- Its function and the names of its parameters; null: not known.
   priority smallint,  -- That of its jobs, if they name none; null: not known yet.
   signature json  -- The parameters of its function, for forms; null: not known.
 );
-create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
+create index if not exists tasks_that_expire on outlive.tasks (name)
+  where expires_s is not null or deadline_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 -- The queues that were paused at some time. A queue needs no row.
@@ -431,10 +433,12 @@ create table if not exists outlive.end_checks (
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 
--- The jobs that may not start after some time. A row stays until that time, and until its job runs no more.
+-- The jobs that may not start after some time, and those that must have ended by then. No row outlives its job.
 create table if not exists outlive.expiring (
-  job_id uuid primary key,
-  expires_at timestamptz not null
+  job_id uuid not null,
+  whole boolean not null,  -- Whether it is the deadline of the whole job, and not of its start.
+  expires_at timestamptz not null,
+  primary key (job_id, whole)
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
@@ -819,6 +823,11 @@ begin
   end if;
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
+  end if;
+  if exists (select from outlive.expiring e where e.job_id = any(ids)) then
+    delete from outlive.expiring e where (e.job_id, e.whole) in (
+      select l.job_id, l.whole from unnest(ids, states) d(id, state) join outlive.expiring l on l.job_id = d.id
+      where d.state in ('succeeded', 'failed', 'cancelled') for update of l skip locked);
   end if;
 end $$;
 
@@ -1458,6 +1467,9 @@ begin
     error := error || case when had.begun then ', after a request to stop' else ', before the job began' end;
   end if;
   select * into strict v from outlive.verdict(had, outcome, killed, final, after_s, random());
+  if had.cancel_requested and v.state = 'cancelled' then
+    error := coalesce(outlive.lateness(had.id, true), error);
+  end if;
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
@@ -1489,14 +1501,15 @@ end $$;
 create or replace function outlive.finish_unclaimed(
   jobs uuid[], tries int[], failures smallint[], crashes smallint[], losses smallint[], errors text[] default null)
 returns uuid[] language plpgsql as $$
--- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. The
--- caller calls outlive.follow_up.
+-- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. One
+-- without an error says whether it was too late. The caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
     job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at, queue, source,
     task)
   select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
-    j.error, outlive.now(), j.failures, j.crashes, j.losses, outlive.expiry(t.task), t.queue, t.source, t.task
+    coalesce(j.error, outlive.lateness(j.id)), outlive.now(), j.failures, j.crashes, j.losses,
+    outlive.expiry(t.task), t.queue, t.source, t.task
   from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error),
     lateral (select o.queue, o.source, o.task from outlive.jobs o where o.id = j.id offset 0) t;
   delete from outlive.dedupe_keys k where k.id = any(jobs);
@@ -2018,8 +2031,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
 -- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
 -- concurrency key, and `concurrency`, how many jobs with that key may run; `on_failed`, the job that is enqueued
--- if this one fails; `expires_s`, how long it may wait for its start, 0 if for ever. A job may wait for jobs that
--- come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- if this one fails; `expires_s`, how long it may wait for its start, and `deadline_s`, for its end; 0: for ever.
+-- A job may wait for jobs that come before it in this call; instead of one that is not made it waits for the job
+-- with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   not_made uuid[] := '{}';
@@ -2033,7 +2047,8 @@ declare
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
   some_expire boolean := exists (
-    select from outlive.tasks t where t.expires_s is not null and t.name = any(tasks));
+    select from outlive.tasks t
+    where (t.expires_s is not null or t.deadline_s is not null) and t.name = any(tasks));
 begin
   perform outlive.check_requests(
     tasks || queues || sources, args, max_args_bytes, delays_s, run_ats, on_conflicts, options, links);
@@ -2098,7 +2113,7 @@ begin
   if links is not null or replaced <> '{}' then
     perform outlive.link(ids, not_made, links, replaced, replacing);
   end if;
-  if some_expire or exists (select from unnest(links) l where l ? 'expires_s') then
+  if some_expire or exists (select from unnest(links) l where l ?| '{expires_s,deadline_s}') then
     perform outlive.let_expire(ids, links);
   end if;
   if notify then
@@ -2188,10 +2203,11 @@ begin
       'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
   end if;
   if exists (
-    select from unnest(links) l
-    where jsonb_typeof(l -> 'expires_s') <> 'number' or not l -> 'expires_s' between '0' and '10000000000')
+    select from unnest(links) l, unnest(array[l -> 'expires_s', l -> 'deadline_s']) s
+    where jsonb_typeof(s) <> 'number' or not s between '0' and '10000000000')
   then
-    raise exception using errcode = 'OL003', message = 'a job expires after 0 seconds to 300 years';
+    raise exception using errcode = 'OL003', message =
+      'a job expires after 0 seconds to 300 years, and a deadline is no longer';
   end if;
   callbacks := array(select distinct l -> 'on_failed' from unnest(links) l where l ? 'on_failed');
   if exists (
@@ -2334,14 +2350,16 @@ create or replace function outlive.enqueue(
   concurrency_key text default null,
   concurrency int default null,
   on_failed jsonb default null,
-  expires interval default null)
+  expires interval default null,
+  deadline interval default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without keys, options, delay, run_at, links and expiry whose arguments are small is written by `enqueue_plain`,
--- which is faster. Every other job goes the way of many. `on_failed` is a job as an object, without arguments: if
--- this job fails for good or is quarantined, that one is enqueued with the array of this job's id and error.
+-- without keys, options, delay, run_at, links, expiry and deadline whose arguments are small is written by
+-- `enqueue_plain`, which is faster. Every other job goes the way of many. `on_failed` is a job as an object,
+-- without arguments: if this job fails for good or is quarantined, that one is enqueued with the array of this
+-- job's id and error.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -2353,8 +2371,10 @@ begin
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
      and batch is null and concurrency_key is null and concurrency is null and on_failed is null
-     and expires is null and octet_length(args::text) <= least(max_args_bytes, 8192)
-     and not exists (select from outlive.tasks t where t.name = task and t.expires_s is not null) then
+     and expires is null and deadline is null and octet_length(args::text) <= least(max_args_bytes, 8192)
+     and not exists (
+       select from outlive.tasks t
+       where t.name = task and (t.expires_s is not null or t.deadline_s is not null)) then
     perform outlive.enqueue_plain(task, args, queue, source, priority, mine, notify);
     return mine;
   end if;
@@ -2364,10 +2384,10 @@ begin
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
     case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
-        or on_failed is not null or expires is not null
+        or on_failed is not null or expires is not null or deadline is not null
       then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
         'batch', batch, 'key', concurrency_key, 'concurrency', concurrency, 'on_failed', on_failed,
-        'expires_s', extract(epoch from expires)))] end) e;
+        'expires_s', extract(epoch from expires), 'deadline_s', extract(epoch from deadline)))] end) e;
   return coalesce(other, mine);
 end $$;
 
@@ -2789,7 +2809,7 @@ begin
       case when after_s is null then 'infinity'
         else outlive.now() + least(after_s, 1e10) * interval '1 second' end, had.attempt, 0,
       had.crashes, had.losses, unmet, step, signal, case when parked then worker end);
-    delete from outlive.expiring e where e.job_id = had.id;  -- It has started in time.
+    delete from outlive.expiring e where e.job_id = had.id and not e.whole;  -- It has started in time.
     perform outlive.follow_keys(array[had.id], array['suspended'], true);
   end if;
   return next;
@@ -3974,75 +3994,97 @@ begin
   end if;
 end $$;
 
--- Expiry: a job that does not start in time is cancelled.
+-- Expiry and deadlines: a job that does not start in time, or does not end by its deadline, is cancelled.
 --
 --     in_time         whether a job may start now
---     let_expire      notes when new jobs expire
---     cancel_expired  cancels the jobs that have expired
+--     lateness        why a job that is cancelled is too late, in words
+--     let_expire      notes when new jobs expire, and their deadlines
+--     cancel_expired  cancels the jobs whose time is up
 --
 -- A claim takes no job whose time is up, by the clock of the database. That alone keeps it from running. The rest
 -- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in every worker and in `outlive reap`.
 
 create or replace function outlive.in_time(job uuid) returns boolean language sql stable
 -- Whether this job may start now.
-return coalesce((select e.expires_at > outlive.now() from outlive.expiring e where e.job_id = job), true);
+return not exists (select from outlive.expiring e where e.job_id = job and e.expires_at <= outlive.now());
+
+create or replace function outlive.lateness(job uuid, running boolean default false) returns text
+language sql stable
+-- Why a job is too late, in words; null: it is not. One that is running has started in time.
+return (
+  select case when e.whole then 'deadline: it had to end by ' else 'expired: it had to start by ' end
+    || to_char(e.expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
+  from outlive.expiring e
+  where e.job_id = job and e.expires_at <= outlive.now() and (e.whole or not running)
+  order by e.expires_at limit 1);
 
 create or replace function outlive.let_expire(ids uuid[], links jsonb[]) returns void language sql as $$
--- Note when those of these new jobs expire whose links say so, or else whose tasks do.
-insert into outlive.expiring (job_id, expires_at)
-select e.id, outlive.now() + e.expires_s * interval '1 second'
-from (
-  select j.id, nullif(coalesce(
-      (coalesce(a.links, case when cardinality(let_expire.links) = 1 then let_expire.links[1] end)
-        ->> 'expires_s')::double precision,
-      (select t.expires_s from outlive.tasks t where t.name = j.task)), 0) as expires_s
-  from unnest(let_expire.ids, let_expire.links) a(id, links) join outlive.jobs j on j.id = a.id) e
-where e.expires_s is not null
+-- Note when those of these new jobs expire, and their deadlines, whose links say so, or else whose tasks do.
+insert into outlive.expiring (job_id, whole, expires_at)
+select j.id, l.whole, outlive.now() + l.s * interval '1 second'
+from unnest(let_expire.ids, let_expire.links) a(id, links) join outlive.jobs j on j.id = a.id
+  left join outlive.tasks t on t.name = j.task
+  cross join lateral (
+    select coalesce(a.links, case when cardinality(let_expire.links) = 1 then let_expire.links[1] end)) o(links)
+  cross join lateral (values
+    (false, coalesce((o.links ->> 'expires_s')::double precision, t.expires_s)),
+    (true, coalesce((o.links ->> 'deadline_s')::double precision, t.deadline_s))) l(whole, s)
+where l.s > 0
 on conflict do nothing
 $$;
 
 create or replace function outlive.cancel_expired(batch int) returns int
 language plpgsql set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
 -- pending, retryable, blocked by other jobs -> cancelled: for jobs that did not start in time. An attempt under
--- way goes on; a retry is a start too. What a person holds or retries later does not expire any more. Returns how
--- many notes it has looked at. Locked jobs are left for the next time.
+-- way goes on; a retry is a start too. Jobs past their deadline are cancelled also if they are suspended or an
+-- operator has blocked them, and running ones are asked to stop. A job in quarantine stays there, and what an
+-- operator releases or retries later is not too late any more. Returns how many notes it has looked at. Locked
+-- jobs are left for the next time.
 declare
   due uuid[];
+  overdue uuid[];
   ended uuid[];
 begin
-  due := array(
-    select e.job_id from outlive.expiring e
-    where e.expires_at <= outlive.now() and not exists (select from outlive.running r where r.id = e.job_id)
-    order by e.expires_at limit batch for update skip locked);
-  if due = '{}' then
+  with late as materialized (
+    select e.job_id, e.whole from outlive.expiring e
+    where e.expires_at <= outlive.now() and not exists (
+      select from outlive.running r where r.id = e.job_id and (r.cancel_requested or not e.whole))
+    order by e.expires_at limit batch for update skip locked)
+  select array_agg(l.job_id), array_agg(l.job_id) filter (where l.whole) into due, overdue from late l;
+  if due is null then
     return 0;
   end if;
   with waited as (
     delete from outlive.waiting w where w.id = any(array(
       select l.id from outlive.waiting l where l.id = any(due) order by l.id for update skip locked))
     returning w.id, w.attempt, w.failures, w.crashes, w.losses),
-  blocked as (
+  kept as (
     delete from outlive.held h where h.id = any(array(
-      select l.id from outlive.held l where l.id = any(due) and l.why in ('dependent', 'key', 'suspect')
+      select l.id from outlive.held l
+      where l.id = any(due) and (l.why in ('dependent', 'key', 'suspect')
+        or l.why in ('suspended', 'blocked') and l.id = any(overdue))
       order by l.id for update skip locked))
     returning h.id, h.attempt, h.failures, h.crashes, h.losses)
   select outlive.finish_unclaimed(
-    array_agg(g.id), array_agg(g.attempt), array_agg(g.failures), array_agg(g.crashes), array_agg(g.losses),
-    array_agg('expired: it had to start by ' || to_char(
-      (select e.expires_at from outlive.expiring e where e.job_id = g.id) at time zone 'UTC',
-      'YYYY-MM-DD HH24:MI:SS "UTC"')))
-  into ended from (table waited union all table blocked) g;
+    array_agg(g.id), array_agg(g.attempt), array_agg(g.failures), array_agg(g.crashes), array_agg(g.losses))
+  into ended from (table waited union all table kept) g;
   if cardinality(ended) > 0 then
     update outlive.dependencies d set met = true where d.job_id = any(ended) and not d.met;
     perform outlive.leave_ends(ended);
     perform outlive.follow_through(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
   end if;
+  update outlive.running r set cancel_requested = true where r.token = any(array(
+    select l.token from outlive.running l where l.id = any(overdue) order by l.token for update skip locked));
+  if found then
+    perform pg_notify('outlive', 'cancel');  -- Their workers check for cancel requests at once.
+  end if;
   delete from outlive.expiring e
-  where e.job_id = any(due)
+  where e.job_id = any(due) and e.expires_at <= outlive.now()
     and not exists (select from outlive.waiting w where w.id = e.job_id)
     and not exists (select from outlive.running r where r.id = e.job_id)
     and not exists (
-      select from outlive.held h where h.id = e.job_id and h.why in ('dependent', 'key', 'suspect'));
+      select from outlive.held h where h.id = e.job_id and (h.why in ('dependent', 'key', 'suspect')
+        or h.why in ('suspended', 'blocked') and e.whole));
   return cardinality(due);
 end $$;
 

@@ -41,7 +41,7 @@ grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
 grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb,
-  uuid, int, boolean, uuid[], text, uuid, text, int, jsonb, interval) to outlive_enqueue;
+  uuid, int, boolean, uuid[], text, uuid, text, int, jsonb, interval, interval) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean, jsonb[]) to outlive_enqueue;
 grant execute on function outlive.enqueue_plain(text, json, text, text, int, uuid, boolean) to outlive_enqueue;

@@ -342,12 +342,14 @@ create table if not exists outlive.tasks (
   app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
   app_keep_failed_s double precision,
   expires_s double precision check (expires_s > 0),  -- How long after its enqueue a job may start. Null: always.
+  deadline_s double precision check (deadline_s > 0),  -- How long after its enqueue a job must have ended.
   on_failed jsonb,  -- The job that is enqueued when a job of the task fails for good, unless that names another.
   function text,  -- Its function and the names of its parameters; null: not known.
   priority smallint,  -- That of its jobs, if they name none; null: not known yet.
   signature json  -- The parameters of its function, for forms; null: not known.
 );
-create index if not exists tasks_that_expire on outlive.tasks (name) where expires_s is not null;
+create index if not exists tasks_that_expire on outlive.tasks (name)
+  where expires_s is not null or deadline_s is not null;
 create index if not exists tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 -- The queues that were paused at some time. A queue needs no row.
@@ -431,10 +433,12 @@ create table if not exists outlive.end_checks (
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 
--- The jobs that may not start after some time. A row stays until that time, and until its job runs no more.
+-- The jobs that may not start after some time, and those that must have ended by then. No row outlives its job.
 create table if not exists outlive.expiring (
-  job_id uuid primary key,
-  expires_at timestamptz not null
+  job_id uuid not null,
+  whole boolean not null,  -- Whether it is the deadline of the whole job, and not of its start.
+  expires_at timestamptz not null,
+  primary key (job_id, whole)
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);

@@ -23,7 +23,8 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
   p.current, p.total, p.message, p.checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
   q.state = 'queued' as queues, j.after[:100] as after, j.on_failed ->> 'task' as on_failed,
-  (select x.expires_at from outlive.expiring x where x.job_id = j.id) as expires_at,
+  (select x.expires_at from outlive.expiring x where x.job_id = j.id and not x.whole) as expires_at,
+  (select x.expires_at from outlive.expiring x where x.job_id = j.id and x.whole) as deadline,
   (select h.step from outlive.held h where h.id = j.id) as waits_in,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers w

@@ -6,13 +6,14 @@
 
 -- name: resume
 -- suspended -> running: jobs whose processes this worker has parked, and whose waits are over. Zero rows: none, or
--- it was declared dead. The step is kept, if it is not yet: the time of the wait was over. The last columns are
--- whether it has received what it waited for, and the value.
+-- it was declared dead, or the job is past its deadline. The step is kept, if it is not yet: the time of the
+-- wait was over. The last columns are whether it has received what it waited for, and the value.
 with pick as (
   select h.id from outlive.held h
   where h.parked_by = :worker::uuid and h.why = 'suspended' and h.ready_at <= outlive.now()
     and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and outlive.in_time(h.id)
   order by h.ready_at limit :limit::int for update skip locked),
 over as (
   delete from outlive.held h where h.id = any(array(select p.id from pick p)) returning h.*),

@@ -41,7 +41,8 @@ alter table outlive.workers alter column secret set not null, alter column heart
 
 alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0),
   add column app_keep_finished_s double precision, add column app_keep_failed_s double precision,
-  add column expires_s double precision check (expires_s > 0), add column on_failed jsonb,
+  add column expires_s double precision check (expires_s > 0),
+  add column deadline_s double precision check (deadline_s > 0), add column on_failed jsonb,
   add column function text, add column priority smallint, add column signature json;
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.

@@ -43,6 +43,11 @@ begin
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
+  if exists (select from outlive.expiring e where e.job_id = any(ids)) then
+    delete from outlive.expiring e where (e.job_id, e.whole) in (
+      select l.job_id, l.whole from unnest(ids, states) d(id, state) join outlive.expiring l on l.job_id = d.id
+      where d.state in ('succeeded', 'failed', 'cancelled') for update of l skip locked);
+  end if;
 end $$;
 
 create or replace function outlive.call_on_failed(ids uuid[]) returns void language plpgsql as $$

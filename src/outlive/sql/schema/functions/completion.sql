@@ -73,6 +73,9 @@ begin
     error := error || case when had.begun then ', after a request to stop' else ', before the job began' end;
   end if;
   select * into strict v from outlive.verdict(had, outcome, killed, final, after_s, random());
+  if had.cancel_requested and v.state = 'cancelled' then
+    error := coalesce(outlive.lateness(had.id, true), error);
+  end if;
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
@@ -104,14 +107,15 @@ end $$;
 create or replace function outlive.finish_unclaimed(
   jobs uuid[], tries int[], failures smallint[], crashes smallint[], losses smallint[], errors text[] default null)
 returns uuid[] language plpgsql as $$
--- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. The
--- caller calls outlive.follow_up.
+-- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. One
+-- without an error says whether it was too late. The caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
     job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at, queue, source,
     task)
   select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
-    j.error, outlive.now(), j.failures, j.crashes, j.losses, outlive.expiry(t.task), t.queue, t.source, t.task
+    coalesce(j.error, outlive.lateness(j.id)), outlive.now(), j.failures, j.crashes, j.losses,
+    outlive.expiry(t.task), t.queue, t.source, t.task
   from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error),
     lateral (select o.queue, o.source, o.task from outlive.jobs o where o.id = j.id offset 0) t;
   delete from outlive.dedupe_keys k where k.id = any(jobs);

@@ -38,8 +38,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
 -- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
 -- concurrency key, and `concurrency`, how many jobs with that key may run; `on_failed`, the job that is enqueued
--- if this one fails; `expires_s`, how long it may wait for its start, 0 if for ever. A job may wait for jobs that
--- come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- if this one fails; `expires_s`, how long it may wait for its start, and `deadline_s`, for its end; 0: for ever.
+-- A job may wait for jobs that come before it in this call; instead of one that is not made it waits for the job
+-- with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   not_made uuid[] := '{}';
@@ -53,7 +54,8 @@ declare
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
   some_expire boolean := exists (
-    select from outlive.tasks t where t.expires_s is not null and t.name = any(tasks));
+    select from outlive.tasks t
+    where (t.expires_s is not null or t.deadline_s is not null) and t.name = any(tasks));
 begin
   perform outlive.check_requests(
     tasks || queues || sources, args, max_args_bytes, delays_s, run_ats, on_conflicts, options, links);
@@ -118,7 +120,7 @@ begin
   if links is not null or replaced <> '{}' then
     perform outlive.link(ids, not_made, links, replaced, replacing);
   end if;
-  if some_expire or exists (select from unnest(links) l where l ? 'expires_s') then
+  if some_expire or exists (select from unnest(links) l where l ?| '{expires_s,deadline_s}') then
     perform outlive.let_expire(ids, links);
   end if;
   if notify then
@@ -208,10 +210,11 @@ begin
       'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
   end if;
   if exists (
-    select from unnest(links) l
-    where jsonb_typeof(l -> 'expires_s') <> 'number' or not l -> 'expires_s' between '0' and '10000000000')
+    select from unnest(links) l, unnest(array[l -> 'expires_s', l -> 'deadline_s']) s
+    where jsonb_typeof(s) <> 'number' or not s between '0' and '10000000000')
   then
-    raise exception using errcode = 'OL003', message = 'a job expires after 0 seconds to 300 years';
+    raise exception using errcode = 'OL003', message =
+      'a job expires after 0 seconds to 300 years, and a deadline is no longer';
   end if;
   callbacks := array(select distinct l -> 'on_failed' from unnest(links) l where l ? 'on_failed');
   if exists (
@@ -354,14 +357,16 @@ create or replace function outlive.enqueue(
   concurrency_key text default null,
   concurrency int default null,
   on_failed jsonb default null,
-  expires interval default null)
+  expires interval default null,
+  deadline interval default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without keys, options, delay, run_at, links and expiry whose arguments are small is written by `enqueue_plain`,
--- which is faster. Every other job goes the way of many. `on_failed` is a job as an object, without arguments: if
--- this job fails for good or is quarantined, that one is enqueued with the array of this job's id and error.
+-- without keys, options, delay, run_at, links, expiry and deadline whose arguments are small is written by
+-- `enqueue_plain`, which is faster. Every other job goes the way of many. `on_failed` is a job as an object,
+-- without arguments: if this job fails for good or is quarantined, that one is enqueued with the array of this
+-- job's id and error.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -373,8 +378,10 @@ begin
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
      and batch is null and concurrency_key is null and concurrency is null and on_failed is null
-     and expires is null and octet_length(args::text) <= least(max_args_bytes, 8192)
-     and not exists (select from outlive.tasks t where t.name = task and t.expires_s is not null) then
+     and expires is null and deadline is null and octet_length(args::text) <= least(max_args_bytes, 8192)
+     and not exists (
+       select from outlive.tasks t
+       where t.name = task and (t.expires_s is not null or t.deadline_s is not null)) then
     perform outlive.enqueue_plain(task, args, queue, source, priority, mine, notify);
     return mine;
   end if;
@@ -384,9 +391,9 @@ begin
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
     case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
-        or on_failed is not null or expires is not null
+        or on_failed is not null or expires is not null or deadline is not null
       then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
         'batch', batch, 'key', concurrency_key, 'concurrency', concurrency, 'on_failed', on_failed,
-        'expires_s', extract(epoch from expires)))] end) e;
+        'expires_s', extract(epoch from expires), 'deadline_s', extract(epoch from deadline)))] end) e;
   return coalesce(other, mine);
 end $$;

@@ -80,7 +80,7 @@ begin
       case when after_s is null then 'infinity'
         else outlive.now() + least(after_s, 1e10) * interval '1 second' end, had.attempt, 0,
       had.crashes, had.losses, unmet, step, signal, case when parked then worker end);
-    delete from outlive.expiring e where e.job_id = had.id;  -- It has started in time.
+    delete from outlive.expiring e where e.job_id = had.id and not e.whole;  -- It has started in time.
     perform outlive.follow_keys(array[had.id], array['suspended'], true);
   end if;
   return next;
