@@ -73,7 +73,7 @@ class Heard:
 async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Watch, Heard]]:
     """Slots whose children are ready. `facts` change the warm task."""
     heard, config = Heard(), Config()
-    zygotes = Zygotes("tests.faults:app", uuid4(), number)
+    zygotes = Zygotes("tests.faults:app", uuid4())
     slots = Slots(config, number, zygotes, cast("AttemptEvents", heard))
     zygotes.start()
     try:

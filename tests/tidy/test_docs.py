@@ -39,7 +39,7 @@ def test_the_map_names_every_folder_and_only_files_that_exist():
 
 def test_the_pages_say_how_many_connections_a_worker_has_at_most():
     me = Identity("crawler-1", 1, None)
-    zygotes, alerts = Zygotes("no:app", me.id, me.slots), Alerts()
+    zygotes, alerts = Zygotes("no:app", me.id), Alerts()
     services = Services(
         me, config.Config(), "", zygotes, alerts, {},
         on_declared_dead=lambda: None, on_drain=lambda: None, on_reload=lambda: None,

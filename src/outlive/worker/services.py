@@ -61,7 +61,7 @@ class Services:
         on_reload: Callable[[], None],
         bounds: Bounds | None = None,
     ) -> None:
-        self.me, self.alerts = me, alerts
+        self.me, self.config, self.alerts = me, config, alerts
         hot = self._hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
         firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 
@@ -74,7 +73,7 @@ def work(target: str, configure: Configure, url: Callable[[Config], str], bounds
             continue
         if ending is Ending.STOPPED:
             return 0
-        formerly = supervisor.me.id if ending is Ending.DECLARED_DEAD else None
+        formerly = supervisor.id if ending is Ending.DECLARED_DEAD else None
 
 
 def _run(supervisor: Supervisor) -> Ending:
@@ -82,10 +81,6 @@ def _run(supervisor: Supervisor) -> Ending:
         return asyncio.run(supervisor.run())
     finally:  # The loop restores the default action, which kills. A worker that starts over imports the app anyway.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
-def _name_and_slots(config: Config) -> tuple[str, int]:
-    return config.name or f"{socket.gethostname()}-{os.getpid()}", config.slots or os.cpu_count() or 1
 
 
 class Supervisor:
@@ -98,20 +93,20 @@ class Supervisor:
         bounds: Bounds,
         formerly: UUID | None,
     ) -> None:
+        self.id, self._formerly = uuid4(), formerly
         self._configure, self._url, self._signals, self._bounds = configure, url, signals, bounds
+        config = self._command = configure({})
+        """The settings of the command. Those of the app come with it: `_start` builds the services with both."""
         self._app_settings: Mapping[str, object] = {}
-        config = self._config = configure(self._app_settings)  # Until the app is imported.
-        self.me = Identity(*_name_and_slots(config), formerly)
         self._alerts = Alerts()
         self._zygotes = Zygotes(
             target,
-            self.me.id,
-            self.me.slots,
+            self.id,
             hidden=VARIABLES if config.jobs_see_database_url else (*VARIABLES, "OUTLIVE_DATABASE_URL"),
             spare=self._alerts.processes,
             log_level=config.job_log_level,
         )
-        self._vitals = WorkerVitals(self.me)
+        self._vitals = WorkerVitals(self._identity(config))
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
         self._declared_dead = False
@@ -126,7 +121,7 @@ class Supervisor:
     async def run(self) -> Ending:
         """Start, work until a signal, an operator or another worker ends it, and end."""
         self._signals.listen(self._obey)
-        async with monitored(self._config, self._vitals, self._systemd):
+        async with monitored(self._command, self._vitals, self._systemd):
             self._zygotes.start()
             try:
                 if services := await self._start_unless_stopped():
@@ -151,32 +146,29 @@ class Supervisor:
     async def _start(self) -> Services:
         """Import the app, add its settings to the others, then connect to the database that they name."""
         app = await self._zygotes.current.ready()
-        self._add_settings(app.settings)
-        url = await asyncio.to_thread(self._url, self._config)
+        self._app_settings, config = app.settings, self._configure(app.settings)
+        url = await asyncio.to_thread(self._url, config)
         services = self._services = self._vitals.services = Services(
-            self.me, self._config, url, self._zygotes, self._alerts, app.sentry,
+            self._identity(config), config, url, self._zygotes, self._alerts, app.sentry,
             on_declared_dead=self._was_declared_dead, on_drain=self._drain.set, on_reload=self._reload.set,
             bounds=self._bounds,
         )  # fmt: skip
         self._zygotes.open(app, services.slots)
         await self._register(services)
-        self._announce(tasks=len(app.tasks))
+        self._announce(services, tasks=len(app.tasks))
         return services
 
-    def _add_settings(self, settings: Mapping[str, object]) -> None:
-        """The app may set the name and the slots of its workers, which until now had those of the command."""
-        self._app_settings = settings
-        self._config = self._configure(settings)
-        name, slots = _name_and_slots(self._config)
-        self.me = self._vitals.me = dataclasses.replace(self.me, name=name, slots=slots)
-        self._zygotes.slots = slots
+    def _identity(self, config: Config) -> Identity:
+        """This worker, with the name and the slots that the settings give it."""
+        name = config.name or f"{socket.gethostname()}-{os.getpid()}"
+        return Identity(name, config.slots or os.cpu_count() or 1, self._formerly, self.id)
 
-    def _announce(self, *, tasks: int) -> None:
+    def _announce(self, services: Services, *, tasks: int) -> None:
         self._vitals.started = True
         self._systemd.ready()
-        counts = counted(self.me.slots, "slot"), counted(tasks, "task")
-        _log.info("Worker %s started: %s, %s, %s", self.me.id, self.me.name, *counts)
-        if others := unprefixed(self._config):
+        counts = counted(services.me.slots, "slot"), counted(tasks, "task")
+        _log.info("Worker %s started: %s, %s, %s", self.id, services.me.name, *counts)
+        if others := unprefixed(services.config):
             _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
         _log.info("memory is limited by %s", f"{groups} and by polling" if groups else "polling: no writable cgroup")
@@ -222,7 +214,7 @@ class Supervisor:
         if (services := self._services) is None or self._stopping.is_set():
             return
         why = self._bounds.reached or "an operator asked for it"
-        _log.info("Worker %s drains, because %s: %s", self.me.id, why, services.running)
+        _log.info("Worker %s drains, because %s: %s", self.id, why, services.running)
         services.drain()
         while services.slots.busy or services.slots.unplaced:  # noqa: ASYNC110  # It is rare.
             await asyncio.sleep(IDLE_CHECK_S)
@@ -252,7 +244,7 @@ class Supervisor:
 
     def _request_stop(self) -> None:
         """A signal or a drain ends this worker. Another signal shortens the grace."""
-        self._stop.request(self._config.grace_s)
+        self._stop.request((self._services.config if self._services else self._command).grace_s)
         self._stopping.set()
         self._vitals.stopping = True
         self._systemd.stopping()
@@ -266,7 +258,7 @@ class Supervisor:
     async def _let_jobs_end(self, services: Services) -> None:
         """Jobs of a worker that was declared dead get no time: others have them."""
         if self._declared_dead:
-            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
+            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.id)
         else:
             await self._stop.let_jobs_end(services)
 

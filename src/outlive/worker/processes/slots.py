@@ -115,7 +115,7 @@ class Slots:
 
     def resize(self, size: int) -> None:
         """Have other slots. If they are fewer than jobs run, none begins until enough of these have ended."""
-        self.size = self.zygotes.slots = size
+        self.size = size
         self.child_ready()
 
     def child_ready(self) -> None:

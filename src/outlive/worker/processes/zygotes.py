@@ -47,13 +47,12 @@ class Zygotes:
         self,
         target: str,
         worker: UUID,
-        slots: int,
         *,
         hidden: Collection[str] = (),
         spare: Collection[int] = (),
         log_level: str = "info",
     ) -> None:
-        self.target, self.worker, self.slots = target, worker, slots
+        self.target, self.worker = target, worker
         self._hidden, self._log_level = hidden, log_level
         """Environment variables that no job sees; the level of the log records that are kept."""
         self._spare = spare
@@ -204,7 +203,7 @@ class Zygotes:
         if self._refused and time.monotonic() - self._refused[0] < REFUSED_S:
             return
         try:
-            for _ in range(self.slots - len(self.ready) - self._forking()):
+            for _ in range(self._slots.size - len(self.ready) - self._forking()):
                 self._ask_for_child()
         except OSError as error:  # This process is out of descriptors, or the zygote does not read.
             self._refuse(str(error))
@@ -315,7 +314,7 @@ class Zygotes:
         self._slots.deaths.child_died(child, exit, with_parent=with_parent)
         self._remove(child)
         # A slot needs two: beside the parent of a warm child, another one forks the next child ahead.
-        if not parent.children and parent.pid and len(parent.zygote.parents) > 2 * self.slots:
+        if not parent.children and parent.pid and len(parent.zygote.parents) > 2 * self._slots.size:
             parent.end()
         self._slots.child_ready()
 

@@ -26,9 +26,9 @@ UP_S = 10.0
 
 class WorkerVitals:
     def __init__(self, me: Identity) -> None:
-        self.me = me
+        self._at_first = me
         self.services: Services | None = None
-        """Set once the app is imported."""
+        """Set once the app is imported. It may set the name and the slots of its workers."""
         self.started = self.stopping = False
 
     def dead(self) -> str | None:
@@ -51,7 +51,7 @@ class WorkerVitals:
 
     @property
     def _size(self) -> int:
-        return self.services.slots.size if self.services else self.me.slots
+        return self.services.slots.size if self.services else self._at_first.slots
 
     def status(self) -> str:
         running = len(self.services.slots.busy) if self.services else 0
@@ -59,7 +59,8 @@ class WorkerVitals:
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:
-        me, services = self.me, self.services
+        services = self.services
+        me = services.me if services else self._at_first
         found = {
             catalogue.SLOTS: _only(self._size),
             catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)],
