@@ -5673,8 +5673,9 @@ started as (
     t.id, t.attempt + 1, $4::uuid, outlive.now() + $5::double precision * interval '1 second',
     outlive.now(), outlive.now(), $3::double precision is null, t.queue, t.source, t.task, t.priority,
     t.ready_at, t.failures, t.crashes, t.losses
-  from taken t where t.crashes = 0 or not outlive.keep_back(row(t.queue, t.source, t.task, t.priority, t.ready_at,
-    t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+  from taken t
+  where case when t.crashes = 0 then true else not outlive.keep_back(row(t.queue, t.source, t.task, t.priority,
+    t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting) end
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
