@@ -216,12 +216,15 @@ class Slots:
     # Jobs that wait
 
     def park(self, child: Child, call: int, *, keep: bool) -> None:
-        """Its job is suspended, so its slot is free. Its process stays, or ends if that is of no use."""
+        """Its job is suspended, so its slot is free. Its process stays, or ends if that is of no use.
+
+        It ends too if it was about to be stopped: what was decided about this attempt must not be done to the next.
+        """
         self._place_again(child.recall(), MOVE_S)
         self.report.suspended(child.current)
         child.park(call)
         self._may_have_parked = True
-        if not keep:
+        if not keep or (child.parked and child.parked.verdict):
             self.end_parked(child)
         self.child_ready()
 
