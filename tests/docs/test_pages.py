@@ -50,6 +50,7 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/logs.md": {},
     "how-to/migrate-from-celery.md": {},
     "how-to/migrate-from-procrastinate.md": {},
+    "how-to/migrate-from-dbos.md": {},
     "how-to/migrate-from-rq.md": {},
     "how-to/results.md": {
         "select extract(epoch from expires_at - ended_at)::int from outlive.attempts group by 1 order by 1": [
