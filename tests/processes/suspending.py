@@ -75,6 +75,12 @@ def wary(file: str) -> list[int]:
         raise
 
 
+@app.task(timeout="1s")
+def hurried(file: str) -> list[int]:
+    note(file, "begun")
+    return outlive.current().receive("packed", Packed).parcels
+
+
 @app.task
 def label(n: int) -> str:
     return f"label {n}"

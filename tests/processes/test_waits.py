@@ -13,7 +13,7 @@ from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from tests.driving.jobs import outcomes
 from tests.driving.workers import all_gone
-from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, receiver, sleeper, wary
+from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, hurried, receiver, sleeper, wary
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
@@ -116,6 +116,20 @@ def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes,
     assert job.result(timeout=30) == [8]
     assert lines(notes) == ["begun", "begun"]
     assert "it is killed" not in worker.log()
+
+
+def test_what_was_decided_about_an_attempt_before_it_waits_is_not_done_to_the_next(start, notes, queue, connect):
+    """A stranger holds up the wait until the time of the attempt is over."""
+    stranger, job = connect(), hurried.enqueue(str(notes))
+    stranger.execute("begin")
+    stranger.execute("select from outlive.jobs for no key update")
+    worker = start(target=TARGET)
+    worker.says("timed out", within_s=30)
+    stranger.execute("commit")
+    eventually(lambda: suspended(job), within_s=30)
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
+    assert outcomes(queue, job) == [Outcome.SUCCEEDED]
 
 
 def test_a_job_gathers_the_results_of_jobs_that_it_spawns(start, notes):
