@@ -87,12 +87,16 @@ def attempt(
     if task is None:
         error = f"this worker does not have the task {run.task}"
         return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+    if channel.goes_back(run):
+        return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
     this = _Attempt(task, run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
         returned = guarded(_call, this) if not_started is None else not_started
         done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
         watchers.end(done, returned)
+    if done.source_ok is False or this.account.failed:
+        channel.source_failed(run.source)
     meter.measure(done, preload=task.policy.preload, last=run.last)
     return done
 

@@ -264,6 +264,9 @@ class _InlineChannel(Channel):
     def note_steps(self, names: Iterable[str]) -> None:
         pass
 
+    def source_failed(self, source: str) -> None:
+        pass
+
     def secret(self, token: int) -> str:
         self.completing = True
         return self.proof(token)

@@ -33,7 +33,7 @@ class Room:
     def ahead(self, task: str) -> int:
         """How many jobs a slot should have, in its child or for the next one; 1 unless the task is warm."""
         facts = self._slots.tasks[task]
-        if facts.max_jobs == 1 or facts.limits.source or task in self._slots.unclean.tasks:
+        if facts.max_jobs == 1 or task in self._slots.unclean.tasks:
             return 1
         return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
 
@@ -77,8 +77,7 @@ class Room:
         for the first loss to count gets no jobs ahead.
         """
         limits = self._slots.tasks[task].limits
-        strict = limits.on_worker_death == "fail" or limits.max_losses == 1
-        if limits.source or strict:
+        if limits.on_worker_death == "fail" or limits.max_losses == 1:
             return 0
         number = self._slots.pace.ahead(task)
         return number if number > 1 else 0
