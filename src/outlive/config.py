@@ -42,6 +42,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeout_s: float | None = 3600.0
     stall_s: float | None = None
     memory_bytes: int | None = None
+    block_s: float = 5.0
     park_s: float = 30.0
     park_bytes: int | None = None
     backoff_base_s: float = 60.0
@@ -106,6 +107,7 @@ class Settings(TypedDict, total=False):
     timeout_s: Duration | None
     stall_s: Duration
     memory_bytes: int | str
+    block_s: Duration
     park_s: Duration
     park_bytes: int | str
     backoff_base_s: Duration

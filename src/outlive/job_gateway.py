@@ -1,10 +1,12 @@
 """The way out of a process that runs a job: through its supervisor instead of over a connection.
 
-A child sets `gateway`, and `Inside` sets `context` and `account` while a job runs. Outside of jobs these stay None.
+A child sets `gateway`. `Inside` says which job runs, with its `context` and its `account`; outside of jobs these are
+None.
 """
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +18,7 @@ class Gateway(Protocol):
     """Asks the supervisor to do something and waits for the answer."""
 
     def call(self, verb: str, body: bytes) -> bytes: ...
+    async def acall(self, verb: str, body: bytes) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -31,8 +34,6 @@ class SourceAccount:
     """The job has asked the cache for an answer of its own source."""
     called: bool = False
     """The cache did not have the answer, so the job has called its source."""
-    failed: bool = False
-    """The job's last request of its own source has failed, by the source's fault."""
     counted: BaseException | None = None
     """The last error of a request. The request has counted it, if it is the source's fault."""
 
@@ -65,9 +66,25 @@ class SourceAccount:
 
 
 gateway: Gateway | None = None
-context: object = None
-account: SourceAccount | None = None
-"""Those of the job that runs now. They belong to the process, not to a thread: a job may start threads."""
+_Job = tuple[object, SourceAccount | None]
+_of_process: _Job = (None, None)
+"""The job that runs alone in this process. It does not belong to a thread: a job may start threads."""
+_of_task: ContextVar[_Job | None] = ContextVar("_of_task", default=None)
+"""One of the jobs that share this process. Tasks of asyncio inherit it, and threads under `asyncio.to_thread`."""
+
+
+def context() -> object:
+    """The context of the job whose code this is."""
+    return (_of_task.get() or _of_process)[0]
+
+
+def account() -> SourceAccount | None:
+    return (_of_task.get() or _of_process)[1]
+
+
+def share(context: object, account: SourceAccount) -> None:
+    """From now on, this task of asyncio runs a job that shares its process."""
+    _of_task.set((context, account))
 
 
 class Inside:
@@ -79,10 +96,9 @@ class Inside:
         self._job = context, account
 
     def __enter__(self) -> None:
-        global context, account
-        self._before = context, account
-        context, account = self._job
+        global _of_process
+        self._before, _of_process = _of_process, self._job
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        global context, account
-        context, account = self._before
+        global _of_process
+        _of_process = self._before

@@ -22,6 +22,7 @@ OnWorkerDeath = Literal["retry", "fail"]
 QuarantineBy = Literal["job", "fingerprint"]
 RecycleAfter = int | Literal["clean"]
 
+MAX_SHARE = 5000
 MAX_BACKOFF_STEPS = 32
 DEFAULT_QUEUE = "default"
 MAX_BACKOFF_S = 365 * 86400.0
@@ -39,8 +40,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | UnsetType | None = UNSET
     stall_s: float | UnsetType | None = UNSET
     memory_bytes: int | UnsetType | None = UNSET
-    recycle_after: RecycleAfter = 1
+    recycle_after: RecycleAfter | None = None
     preload: bool = True
+    share: int = 1
     backoff_s: float | tuple[float, ...] | None = None
     """A base that doubles up to the cap of the configuration, or all delays."""
     retry_on: tuple[type[BaseException], ...] = ()
@@ -54,6 +56,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_jobs(self) -> int:
         """How many jobs a child of this task runs at most."""
+        if self.recycle_after is None:
+            return MAX_COUNT if self.share > 1 else 1  # A process that jobs share is replaced now and then.
         return MAX_COUNT if self.recycle_after == "clean" else self.recycle_after
 
     def is_final(self, error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from struct import Struct
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -30,6 +31,11 @@ MAX_STEP_BYTES = 16 * 1024 * 1024
 STEPS_UNDER_WAY_BYTES = 1024
 """The beginning of a child's stack file has the names of the steps that are under way, for the evidence if the child
 dies. The stack follows."""
+PULSE = Struct("@qq")
+"""What the beginning of the same file has in a shared child: how often its event loop has ticked, and the token of the
+attempt whose code runs; 0 between two."""
+TICK_S = 0.25
+MAX_PRINTED_BYTES = 256 * 1024
 MAX_PROGRESS_CHARS = 2000
 """The longest message of a job's progress."""
 MAX_ERROR_CHARS = 8_001
@@ -63,6 +69,8 @@ class Run(Frame, tag=1):
     alone: that of the span that has enqueued the job."""
     steps: bytes | None = b""
     """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
+    shared: bool = False
+    """Run it beside the other jobs of this child."""
 
 
 class Stopping(Frame, tag=2):
@@ -75,6 +83,13 @@ class Reply(Frame, tag=3):
     number: int
     body: bytes
     error: str | None = None
+
+
+class Halt(Frame, tag=7):
+    """Cancel a job of a shared child, or, if it is `suspended`, only what it has left running beside its wait."""
+
+    token: int
+    suspended: bool = False
 
 
 # From a child to the supervisor:
@@ -130,6 +145,8 @@ class Call(Frame, tag=5):
     number: int
     verb: str
     body: bytes
+    token: int = 0
+    """The attempt that asks."""
 
 
 class KeptStep(msgspec.Struct, array_like=True):
@@ -181,6 +198,13 @@ class Progress(Frame, tag=6):
         return Progress(*[old if new is None else new for new, old in pairs])
 
 
+class Printed(Frame, tag=8):
+    """What a job of a shared child has printed or logged: whole lines, or the end."""
+
+    token: int
+    data: bytes
+
+
 class Imported(Frame, tag=17):
     """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
@@ -210,6 +234,8 @@ class TaskFacts(msgspec.Struct, frozen=True):
     max_jobs: int
     """How many jobs a child runs: `recycle_after` as a number."""
     preload: bool
+    share: int = 1
+    """How many of its jobs a child runs at once."""
 
     @property
     def by_fingerprint(self) -> bool:
@@ -260,8 +286,8 @@ class Left(Frame, tag=16):
     pid: int
 
 
-ToChild = Run | Stopping | Reply
-FromChild = Done | Call | Progress | Imported | Spans
+ToChild = Run | Stopping | Reply | Halt
+FromChild = Done | Call | Progress | Printed | Imported | Spans
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8

@@ -91,14 +91,13 @@ def template(value: object, path: str, place: Callable[[UUID], int]) -> object:
     return [template(one, f"{path}[{n}]", place) for n, one in enumerate(value)]
 
 
-def filled(args: bytes, results: Callable[[], Sequence[bytes | None]]) -> Filled:
+def filled(args: bytes, results: Sequence[bytes | None]) -> Filled:
     """The arguments, with results in place of what stands for them. BadArguments if a template can't be read."""
     templates, others = _split(args)
     if not templates:
         return Filled(args, [])
-    found = results()
-    values = {name: _filled(one, found) for name, one in templates.items()}
-    empty = [name for name, one in templates.items() if any(found[place] is None for place in _places(one))]
+    values = {name: _filled(one, results) for name, one in templates.items()}
+    empty = [name for name, one in templates.items() if any(results[place] is None for place in _places(one))]
     return Filled(msgspec.json.encode(others | values, order="sorted"), empty)
 
 

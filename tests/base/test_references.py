@@ -34,7 +34,7 @@ def given(function: Any, args: tuple[Any, ...], results: list[bytes | None], **k
     packed = codec.pack_with_results(args, kwargs, [FIRST])
     assert MARK in packed.data
     assert 1 + len(packed.results_of) == len(results)
-    return codec.unpack(filled(packed.data, lambda: results).args)
+    return codec.unpack(filled(packed.data, results).args)
 
 
 def test_a_reference_becomes_the_result_as_annotated_beside_other_arguments():
@@ -67,7 +67,7 @@ def test_each_job_has_one_place_whatever_the_number_of_references():
 def test_arguments_without_references_are_what_they_look_like():
     odd = {"$results": {"x": 0}, "of": {"$results": 1}}
     packed = Codec("m.f", rest).pack_with_results((1, odd), {}, [FIRST]).data
-    assert filled(packed, lambda: [b"2"]).args == packed
+    assert filled(packed, [b"2"]).args == packed
     assert Codec("m.f", rest).unpack(packed) == ([1, odd], {})
 
 
@@ -85,10 +85,10 @@ def test_a_name_that_outlive_uses_itself_is_refused():
 @pytest.mark.parametrize("template", ["1", "-1", "true", "null", '"x"', '{"of": 3}', "[[5]]"])
 def test_a_template_that_stands_for_no_result_is_refused(template):
     with pytest.raises(BadArguments, match="stands for no result: the job waits for 1 jobs"):
-        filled(b'{"$results": {"page": %s}}' % template.encode(), lambda: [PAGE])
+        filled(b'{"$results": {"page": %s}}' % template.encode(), [PAGE])
 
 
 def test_missing_results_become_null_and_are_named():
-    args, empty = filled(b'{"$results": {"page": 0, "other": [1, 2]}}', lambda: [b"1", None, b"2"])
+    args, empty = filled(b'{"$results": {"page": 0, "other": [1, 2]}}', [b"1", None, b"2"])
     assert wire.decode(args) == {"page": 1, "other": [None, 2]}
     assert empty == ["other"]

@@ -28,7 +28,8 @@ from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
 from outlive.worker.limits.watch import Watch
-from outlive.worker.processes.children import Child, assignment
+from outlive.worker.processes.assignments import assignment
+from outlive.worker.processes.children import Child
 from outlive.worker.processes.placement import spread
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
@@ -108,7 +109,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
             slots.accept(claimed("", str(tmp_path / "go")), {})
             eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots don't know it yet")
             (child,) = slots.busy
-            watch.end(child, verdict, "by this test")
+            watch.end(child, child.current, verdict, "by this test")
             await aeventually(lambda: len(heard.ends) == 1)
             assert not heard.outcomes().get(2)
             (tmp_path / "go").touch()
@@ -125,7 +126,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
             eventually((tmp_path / "first.begun").exists)
             slots.cancel({1, 2})
             (child,) = slots.busy
-            watch.end(child, Outcome.CANCELLED, "cancelled on request")
+            watch.end(child, child.current, Outcome.CANCELLED, "cancelled on request")
             await aeventually(lambda: len(heard.ends) == 2)
             return heard.outcomes()
 
@@ -139,7 +140,7 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path):
             slots.accept(claimed(str(tmp_path / "first"), ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
-            watch.end(child, Outcome.TIMED_OUT, "by this test")
+            watch.end(child, child.current, Outcome.TIMED_OUT, "by this test")
             assert len(child.given) == 1
             await aeventually(lambda: len(heard.ends) == 2)
             return heard.outcomes()
@@ -189,7 +190,7 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
                 pytest.skip("no memory cgroup can be made here")
             slots.accept(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"), {})
             (child,) = slots.busy
-            memory_limits.give_cgroup(child, child.given[0], slots.zygotes.groups)
+            memory_limits.give_cgroup(child, child.current, slots.zygotes.groups)
             group = child.group
             assert group
             await aeventually(lambda: str(child.pid) in (group.path / "cgroup.procs").read_text().split())

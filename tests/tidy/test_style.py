@@ -31,7 +31,7 @@ REASON = re.compile(r"\b(longer than|executed by path)\b")
 
 NOT_OUR_WORDS = {"manager", "handler", "helper", "util", "utils", "broker", "message"}
 EVERYWHERE = re.compile("bin|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|usr|var")
-MAY_SLEEP = {"waiting.py", "faults.py", "calling.py", "keyed.py", "talking.py"}
+MAY_SLEEP = {"waiting.py", "faults.py", "calling.py", "keyed.py", "sharing.py", "talking.py"}
 """Jobs may sleep; tests may not: they wait with `eventually`."""
 
 

@@ -1,21 +1,27 @@
 """One attempt in a child: call the task's function, say how that ended, and measure what it took.
 
-`attempt` has these steps in order. `guarded` (raised.py) is the only place that catches what the job's code raises.
+`attempt` has these steps in order, and `attempt_beside` has them for a job that shares its process. `guarded`
+(raised.py) and its async twin are the only places that catch what the job's code raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import CoroutineType
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
+from types import CoroutineType, FunctionType
 from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
 
 from outlive import job_gateway, references, validation
 from outlive.arguments import Codec
-from outlive.child import context, copies, stops
+from outlive.child import context, copies, stops, talks
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
 from outlive.child.meter import Meter
-from outlive.child.raised import Raised, guarded, storable
+from outlive.child.raised import Raised, aguarded, guarded, storable
 from outlive.child.telemetry import Watchers
 from outlive.errors import (
     BadArguments,
@@ -81,27 +87,73 @@ def attempt(
     watchers: Watchers,
     meter: Meter,
     not_started: Raised | None = None,
+    lifespans: Sequence[FunctionType] = (),
 ) -> Done:
     """Run one job, and report how it ended and what it took. `not_started`: why its process can't run jobs."""
     task = tasks.get(run.task)
     if task is None:
-        error = f"this worker does not have the task {run.task}"
-        return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
-    if channel.goes_back(run):
-        return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
+        return _unknown(run)
     this = _Attempt(task, run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
-        returned = guarded(_call, this) if not_started is None else not_started
-        done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
+        returned = guarded(_call, this, lifespans) if not_started is None else not_started
+        done = _concluded(this, returned)
         watchers.end(done, returned)
-    if done.source_ok is False or this.account.failed:
-        channel.source_failed(run.source)
     meter.measure(done, preload=task.policy.preload, last=run.last)
     return done
 
 
-def _call(this: _Attempt) -> object:
+async def attempt_beside(
+    tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watchers: Watchers, not_started: Raised | None
+) -> Done:
+    """The same for a job that shares its process, in a task of its own."""
+    task = tasks.get(run.task)
+    if task is None:
+        return _unknown(run)
+    began = monotonic()
+    fetched = await aguarded(_fetch(run, channel))
+    this = _Attempt(task, run, channel)
+    job_gateway.share(this.context, this.account)
+    watchers.begin(run)
+    if not_started is None and not isinstance(fetched, Raised):
+        returned: object = await aguarded(_acall(this, fetched))
+    else:
+        returned = not_started or fetched
+    done = _concluded(this, returned)
+    watchers.end(done, returned)
+    done.took_s = monotonic() - began
+    return done
+
+
+def _unknown(run: Run) -> Done:
+    error = f"this worker does not have the task {run.task}"
+    return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+
+
+def _concluded(this: _Attempt, returned: object) -> Done:
+    return _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
+
+
+async def _fetch(run: Run, channel: Channel) -> list[bytes | None]:
+    """Fetch what did not come with a job, while others run. Returns the results of the jobs that it has waited for."""
+    try:
+        if run.args is None:
+            run.args = await channel.atalk(talks.arguments())
+        if run.steps is None:
+            kept = [(name, Raw(value or b"null"), given) for name, value, given in await channel.atalk(talks.steps())]
+            run.steps = msgspec.json.encode(kept)
+        return await channel.atalk(talks.inputs()) if references.MARK in run.args else []
+    except OutliveError as error:
+        raise _NotBegun(f"its arguments could not be fetched: {error}") from error
+
+
+async def _acall(this: _Attempt, inputs: list[bytes | None]) -> object:
+    assert this.run.args is not None
+    positional, named = _unpacked(this, this.run.args, inputs)
+    return await this.task.function(*positional, **named)
+
+
+def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
     """Call the task's function with the job's arguments. To decode them may run its code too: that of their classes.
 
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
@@ -109,26 +161,39 @@ def _call(this: _Attempt) -> object:
     """
     task, run, channel = this.task, this.run, this.channel
     try:
-        encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
-        empty: list[str] = []
-        if references.MARK in encoded:
-            encoded, empty = references.filled(encoded, channel.inputs)
-    except BadArguments as error:
-        raise _Unfit(f"BadArguments: {error}") from None
+        encoded = channel.talk(talks.arguments()) if run.args is None else run.args  # Large ones come separately.
+        inputs = channel.talk(talks.inputs()) if references.MARK in encoded else []
     except OutliveError as error:
         raise _NotBegun(f"its arguments could not be fetched: {error}") from error
     with copies.CopiesExit(channel.pid), stops.let_through:
-        try:
-            positional, named = task.codec.unpack(encoded)
-        except BadArguments as error:
-            missing = f"; there is no result for {', '.join(empty)}" if empty else ""
-            raise _Unfit(f"BadArguments: {error}{missing}") from None
+        positional, named = _unpacked(this, encoded, inputs)
         value = task.function(*positional, **named)
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
-            value = asyncio.run(copies.awaited(value, channel.pid))
+            shared = task.policy.share > 1
+            value = asyncio.run(copies.awaited(_within(lifespans, value) if shared else value, channel.pid))
         return value
+
+
+async def _within(lifespans: Sequence[FunctionType], value: Awaitable[object]) -> object:
+    """Run a job of a shared task alone: what its process opens for such jobs is there too."""
+    async with AsyncExitStack() as stack:
+        for one in lifespans:
+            await stack.enter_async_context(asynccontextmanager(one)())
+        return await value
+
+
+def _unpacked(this: _Attempt, encoded: bytes, inputs: list[bytes | None]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments, with the results of other jobs in their places."""
+    empty: list[str] = []
+    try:
+        if references.MARK in encoded:
+            encoded, empty = references.filled(encoded, inputs)
+        return this.task.codec.unpack(encoded)
+    except BadArguments as error:
+        missing = f"; there is no result for {', '.join(empty)}" if empty else ""
+        raise _Unfit(f"BadArguments: {error}{missing}") from None
 
 
 def _succeeded(this: _Attempt, value: object) -> Done:

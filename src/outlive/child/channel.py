@@ -10,28 +10,25 @@ from collections import deque
 from collections.abc import Iterable
 from os import getpid
 from sys import byteorder
+from typing import TypeVar
 
-import msgspec
-
-from outlive import errors, linux, protocol
-from outlive.child import stops
-from outlive.model import ARGUMENTS_PART_BYTES
+from outlive import errors, protocol
+from outlive.child import stops, talks
+from outlive.child.talks import Talk
 
 FEW_BYTES, MANY_BYTES = 2048, 65536
 """How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
 pages of the zygote, in whose gaps Python puts new objects."""
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
-_encode_body = msgspec.msgpack.Encoder().encode
-_waited = msgspec.msgpack.Decoder(protocol.Waited)
-_INPUTS = msgspec.msgpack.Decoder(list[tuple[int | None, bytes | None]])
+T = TypeVar("T")
 
 
 class SupervisorGone(Exception):
     """The supervisor has closed the socket, or has died."""
 
 
-def _encode(frame: protocol.Frame) -> bytes:
+def encode(frame: protocol.Frame) -> bytes:
     """A frame as bytes. One that is too long is refused here, because the supervisor would kill the child for it."""
     data = protocol.encode_frame(frame)
     if len(data) > protocol.MAX_CHILD_FRAME_BYTES:
@@ -42,9 +39,16 @@ def _encode(frame: protocol.Frame) -> bytes:
     return data
 
 
+def body_of(reply: protocol.Reply) -> bytes:
+    """What the supervisor has answered. An error of the call is raised."""
+    if reply.error is not None:
+        kind = getattr(errors, reply.error, errors.OutliveError)
+        raise kind(reply.body.decode())
+    return reply.body
+
+
 class Channel:
-    _failed, _behind = "", 0
-    """The source that failed last, and how many of the jobs given before that are still to be received."""
+    _read_bytes = FEW_BYTES
 
     def __init__(self, sock: socket.socket, tickets: int, stack: int) -> None:
         self._socket = sock
@@ -56,6 +60,7 @@ class Channel:
         self._replies: dict[int, protocol.Reply] = {}
         self._stopping = False
         self._number = 0
+        self._run: protocol.Run | None = None
         self.pid = getpid()
         """The process that owns the socket. A copy that the job forks has the same socket, and must not use it."""
         self.worker = WORKER
@@ -79,6 +84,7 @@ class Channel:
                 while not self._runs:
                     self._read()
                 if (run := self._take_ticket()) is not None:
+                    self._run = run
                     return run
 
     def _take_ticket(self) -> protocol.Run | None:
@@ -87,7 +93,6 @@ class Channel:
             token = int.from_bytes(os.read(self.tickets, protocol.TICKET_BYTES), byteorder, signed=True)
         except BlockingIOError:
             self._runs.clear()
-            self._behind = 0
             return None
         while True:
             while self._runs:
@@ -95,22 +100,14 @@ class Channel:
                     return run
             self._read()
 
-    def source_failed(self, source: str) -> None:
-        """The jobs of this source that this child has ahead go back: the breaker may open."""
-        self._failed, self._behind = source, linux.unread_bytes(self.tickets) // protocol.TICKET_BYTES
-
-    def goes_back(self, run: protocol.Run) -> bool:
-        """Whether this job, which was just received, must not begin because its source has failed."""
-        behind, self._behind = self._behind, max(0, self._behind - 1)
-        return behind > 0 and run.source == self._failed
-
     def unfinished(self, run: protocol.Run) -> bytes:
         """The job that has begun, and what was received after it, for `resume` in a new interpreter."""
         return b"".join(map(protocol.encode_frame, (run, *self._runs))) + self._frames.rest()
 
     def resume(self, unfinished: bytes) -> protocol.Run:
         self._runs.extend(frame for frame in self._frames.feed(unfinished) if isinstance(frame, protocol.Run))
-        return self._runs.popleft()
+        self._run = self._runs.popleft()
+        return self._run
 
     def stopping(self) -> bool:
         """Whether the worker is shutting down."""
@@ -124,65 +121,59 @@ class Channel:
         """Send a whole frame. A signal that stops the job waits until then."""
         self._refuse_copies()
         with self._lock, stops.held:
-            self._socket.sendall(_encode(frame))
+            self._socket.sendall(encode(frame))
 
     def call(self, verb: str, body: bytes) -> bytes:
         """Ask the supervisor and wait for its answer. An error of the call is raised here."""
         self._refuse_copies()
         with self._lock, stops.held:
             self._number += 1
-            self._socket.sendall(_encode(protocol.Call(self._number, verb, body)))
+            self._socket.sendall(encode(protocol.Call(self._number, verb, body, self._asking())))
             while self._number not in self._replies:
                 self._read()
             reply = self._replies.pop(self._number)
-        if reply.error is not None:
-            kind = getattr(errors, reply.error, errors.OutliveError)
-            raise kind(reply.body.decode())
-        return reply.body
+        return body_of(reply)
 
-    def keep(self, step: protocol.KeptStep) -> bytes:
-        """Keep a step, and return the value that is kept."""
-        if not step.relaxed:
-            return self.call("step", _encode_body(step))
-        self.send(protocol.Call(0, "step", _encode_body(step)))
-        return step.value or b""
+    def _asking(self) -> int:
+        """The token of the attempt that asks. After a wait it has a new one."""
+        return 0 if self._run is None else self._run.token
 
-    def wait(self, wait: protocol.Wait) -> protocol.Waited:
-        """Suspend the job. This returns when the wait is over, if the process is kept for so long."""
-        return _waited.decode(self.call("wait", _encode_body(wait)))
+    def talk(self, talk: Talk[T]) -> T:
+        """Ask all that a job asks in a talk, and return what it makes of the answers."""
+        try:
+            asked = next(talk)
+            while True:
+                try:
+                    answer = self.call(*asked)
+                except BaseException as error:
+                    asked = talk.throw(error)
+                else:
+                    asked = talk.send(answer)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+    async def atalk(self, talk: Talk[T]) -> T:
+        """The async twin of `talk`: the job's other tasks go on meanwhile."""
+        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+        return await asyncio.to_thread(self.talk, talk)
+
+    async def acall(self, verb: str, body: bytes) -> bytes:
+        """The async twin of `call`."""
+        import asyncio
+
+        return await asyncio.to_thread(self.call, verb, body)
+
+    def keep_later(self, step: protocol.KeptStep) -> None:
+        """Send a step to keep, and wait for no answer."""
+        self.send(protocol.Call(0, "step", talks.encoded(step), step.token))
 
     def note_steps(self, names: Iterable[str]) -> None:
         """Say which steps are under way, without a frame: the supervisor reads it only if this process dies."""
         self._refuse_copies()
         noted = ", ".join(names).encode()[: protocol.STEPS_UNDER_WAY_BYTES - 1]
         os.pwrite(self.stack, noted + b"\0", 0)
-
-    def secret(self, token: int) -> str:
-        """Announce that the job ends this attempt in its own transaction. The secret is its proof for the database."""
-        return self.call("complete", b"%d" % token).decode()
-
-    def proof(self, token: int) -> str:
-        """The same secret, for a step that the job keeps in its own transaction."""
-        return self.call("secret", b"%d" % token).decode()
-
-    def arguments(self) -> bytes:
-        """The arguments of the current job, if they are too large to come with it."""
-        parts = [self.call("arguments", b"0")]
-        while len(parts[-1]) == ARGUMENTS_PART_BYTES:
-            parts.append(self.call("arguments", b"%d" % len(parts)))
-        return b"".join(parts)
-
-    def inputs(self) -> list[bytes | None]:
-        """The results of the jobs that the current one has waited for, as JSON. They come in parts, as arguments do."""
-        results: list[bytes | None] = []
-        begun = b""
-        while rows := _INPUTS.decode(self.call("inputs", b"%d %d" % (len(results), len(begun)))):
-            for size, part in rows:
-                begun += part or b""
-                if size is None or len(begun) == size:
-                    results.append(None if size is None else begun)
-                    begun = b""
-        return results
 
     def _refuse_copies(self) -> None:
         """Called before the lock is taken: it may be held by a thread that was not copied."""
@@ -194,14 +185,17 @@ class Channel:
             )
 
     def _read(self) -> None:
-        data = self._socket.recv(max(FEW_BYTES, min(MANY_BYTES, self._frames.unfinished_bytes)))
+        data = self._socket.recv(max(self._read_bytes, min(MANY_BYTES, self._frames.unfinished_bytes)))
         if not data:
             raise SupervisorGone
         for frame in self._frames.feed(data):
-            match frame:
-                case protocol.Run():
-                    self._runs.append(frame)
-                case protocol.Reply():
-                    self._replies[frame.number] = frame
-                case protocol.Stopping():
-                    self._stopping = True
+            self._handle(frame)
+
+    def _handle(self, frame: protocol.ToChild) -> None:
+        match frame:
+            case protocol.Run():
+                self._runs.append(frame)
+            case protocol.Reply():
+                self._replies[frame.number] = frame
+            case protocol.Stopping():
+                self._stopping = True

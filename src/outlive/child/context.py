@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
@@ -11,8 +11,10 @@ import msgspec
 from outlive import caller_connections, job_gateway, validation, wire
 from outlive.annotations import form_of
 from outlive.arguments import Codec
+from outlive.child import talks
 from outlive.child.journal import Journal
 from outlive.child.steps import part_of_name
+from outlive.child.talks import Talk
 from outlive.errors import BadArguments, Fail, NotReceived, OutliveError, Restarted, WrongConnection
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
@@ -126,7 +128,7 @@ class Context:
     @property
     def batch_id(self) -> UUID | None:
         """The batch that this job belongs to. `task.using(batch=context.batch_id)` adds jobs to it."""
-        id = self._channel.call("batch", b"%d" % self.token)
+        id = self._channel.call("batch", b"")
         return UUID(bytes=id) if id else None
 
     @property
@@ -141,7 +143,7 @@ class Context:
         They are fetched when they are first used.
         """
         if self._inputs is None:
-            self._inputs = [None if one is None else wire.decode(one) for one in self._channel.inputs()]
+            self._inputs = [None if one is None else wire.decode(one) for one in self._channel.talk(talks.inputs())]
         return self._inputs
 
     def progress(self, current: float | None = None, total: float | None = None, message: str | None = None) -> None:
@@ -178,11 +180,11 @@ class Context:
 
     def sleep(self, duration: validation.Duration) -> None:
         """Wait for this time. The job holds no slot meanwhile; it may go on in another process, after its steps."""
-        self.journal.sleep(validation.seconds("duration", duration))
+        self._channel.talk(self.journal.sleep(validation.seconds("duration", duration)))
 
     async def asleep(self, duration: validation.Duration) -> None:
         """The async twin of `sleep`."""
-        await _in_thread(self.sleep, duration)
+        await self._channel.atalk(self.journal.sleep(validation.seconds("duration", duration)))
 
     @overload
     def receive(self, signal: str, kind: type[R], *, timeout: validation.Duration | None = None) -> R: ...
@@ -193,8 +195,11 @@ class Context:
 
         NotReceived if it does not come within `timeout`.
         """
+        return self._channel.talk(self._receive(signal, kind, timeout))
+
+    def _receive(self, signal: str, kind: Any, timeout: validation.Duration | None) -> Talk[Any]:
         after_s = None if timeout is None else validation.seconds("timeout", timeout)
-        value = self.journal.receive(part_of_name("signal", signal), after_s)
+        value = yield from self.journal.receive(part_of_name("signal", signal), after_s)
         if value is None:
             raise NotReceived(f"the signal {signal} did not come within {after_s:g} s")
         return form_of(kind, current).decode(value, f"the signal {signal}")
@@ -205,7 +210,7 @@ class Context:
     async def areceive(self, signal: str, **options: Unpack[_Patience]) -> Any: ...
     async def areceive(self, signal: str, kind: Any = Any, **options: Unpack[_Patience]) -> Any:
         """The async twin of `receive`."""
-        return await _in_thread(lambda: self.receive(signal, kind, **options))
+        return await self._channel.atalk(self._receive(signal, kind, options.get("timeout")))
 
     def gather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
         """Enqueue these jobs, wait until all have ended, and return their results in this order.
@@ -214,21 +219,30 @@ class Context:
         """
         if not (listed := list(jobs)):
             return []
-        ids = self.journal.spawn_and_wait(msgspec.json.encode([*map(msgspec.Raw, _requests(listed))]))
+        ids = self._channel.talk(self.journal.spawn_and_wait(_encoded(listed)))
         while True:
             try:
                 return listed[0].results(ids)
             except TimeoutError:  # An earlier attempt has enqueued them, and was stopped before they had ended.
-                self.journal.wait_for(ids)
+                self._channel.talk(self.journal.wait_for(ids))
 
     async def agather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
         """The async twin of `gather`."""
-        return await _in_thread(self.gather, jobs)
+        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+        if not (listed := list(jobs)):
+            return []
+        ids = await self._channel.atalk(self.journal.spawn_and_wait(_encoded(listed)))
+        while True:
+            try:
+                return await asyncio.to_thread(listed[0].results, ids)
+            except TimeoutError:
+                await self._channel.atalk(self.journal.wait_for(ids))
 
     def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""
         borrowed = caller_connections.borrow(connection, "use `await context.acomplete(…)`")
-        caller_connections.run_all(borrowed, [self._completion(result)])
+        caller_connections.run_all(borrowed, [self._channel.talk(self._completion(result))])
 
     def acomplete(self, connection: AsyncConnection, result: object = None) -> Awaitable[None]:
         """The async twin of `complete`. If it is not awaited, the job fails, and is not retried."""
@@ -239,7 +253,7 @@ class Context:
     async def _acomplete(self, connection: AsyncConnection, result: object) -> None:
         self._findings.unawaited = False
         borrowed = await caller_connections.aborrow(connection, _USE_COMPLETE)
-        await caller_connections.arun_all(borrowed, [self._completion(result)])
+        await caller_connections.arun_all(borrowed, [await self._channel.atalk(self._completion(result))])
 
     def once(self, connection: SyncConnection, name: str) -> bool:
         """Whether an effect under this name is still to be made, in the transaction of `connection`.
@@ -249,22 +263,24 @@ class Context:
         borrowed = caller_connections.borrow(connection, "use `await job.aonce(…)`")
         if self.journal.has(_once(name)):
             return False
-        return caller_connections.run_all(borrowed, [self._first(borrowed, name)]) == [True]
+        return caller_connections.run_all(borrowed, [self._channel.talk(self._first(borrowed, name))]) == [True]
 
     async def aonce(self, connection: AsyncConnection, name: str) -> bool:
         """The async twin of `once`."""
         borrowed = await caller_connections.aborrow(connection, "use `job.once(…)`, without await")
         if self.journal.has(_once(name)):
             return False
-        return await caller_connections.arun_all(borrowed, [self._first(borrowed, name)]) == [True]
+        return await caller_connections.arun_all(
+            borrowed, [await self._channel.atalk(self._first(borrowed, name))]
+        ) == [True]
 
-    def _first(self, borrowed: Borrowed, name: str) -> Statement[bool]:
+    def _first(self, borrowed: Borrowed, name: str) -> Talk[Statement[bool]]:
         if borrowed.commits_each():
             raise WrongConnection(
                 "this connection commits each statement by itself, so the effect would not commit together with the"
                 " record of it: begin a transaction first"
             )
-        values = (self.token, self._channel.proof(self.token), _once(name))
+        values = (self.token, (yield from talks.secret(completing=False)), _once(name))
         return Statement("once", _ONCE, values, lambda rows: bool(rows[0][0]))
 
     def restart(self, /, *args: Any, **kwargs: Any) -> NoReturn:
@@ -277,11 +293,11 @@ class Context:
             raise BadArguments(f"the arguments have {len(packed):,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
         raise Restarted(packed)
 
-    def _completion(self, result: object) -> Statement[None]:
+    def _completion(self, result: object) -> Talk[Statement[None]]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""
         encoded = encode_result(result, self._codec, self._run.max_result_bytes)
         findings = self._findings.encode()
-        secret = self._channel.secret(self.token)
+        secret = yield from talks.secret(completing=True)
         values = (self.token, secret, encoded, *findings)
         return Statement("complete", _COMPLETE, values, lambda rows: None)
 
@@ -291,16 +307,14 @@ _ONCE = b"select outlive.once($1::bigint, $2::text, $3::text)"
 _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, $5::json)"
 
 
-async def _in_thread(call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
-
-    return await asyncio.to_thread(call, *args, **kwargs)
-
-
 def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
     for job in jobs:
         job.app.check(job.request)
     return [as_json(job.app.traced(job.request)) for job in jobs]
+
+
+def _encoded(jobs: Iterable[Spawned[Any]]) -> bytes:
+    return msgspec.json.encode([*map(msgspec.Raw, _requests(jobs))])
 
 
 def _once(name: str) -> str:
@@ -322,6 +336,6 @@ def _utf8_bytes(text: str) -> int:
 
 def current() -> Context:
     """The job that this process runs."""
-    if job_gateway.context is None:
+    if (context := job_gateway.context()) is None:
         raise NoJob("outlive.current() is for code that runs inside a job")
-    return cast("Context", job_gateway.context)
+    return cast("Context", context)

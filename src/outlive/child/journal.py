@@ -17,7 +17,9 @@ from uuid import UUID
 import msgspec
 
 from outlive import job_gateway
+from outlive.child import talks
 from outlive.child.steps import BELOW
+from outlive.child.talks import Talk
 from outlive.child.timer import time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
 from outlive.protocol import MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
@@ -32,7 +34,6 @@ TIMED_OUT = "timed out"
 """What a wait for a signal is kept with, in place of arguments, if the signal did not come."""
 
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
-_fetched = msgspec.msgpack.Decoder(list[tuple[str, bytes | None, str | None]])
 _ids = msgspec.json.Decoder(list[UUID])
 _inside: ContextVar[str] = ContextVar("_inside", default="")
 """The step whose code runs. Tasks of asyncio inherit it, and threads don't."""
@@ -70,7 +71,7 @@ class Journal:
                         raise
                     _note_retry(name, error, pause_s)
                     time.sleep(pause_s)
-            return self._keep(step, name, given, value, time.monotonic() - began)
+            return self._channel.talk(self.keep(step, name, given, value, time.monotonic() - began))
 
     async def atake(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The async twin of `take`."""
@@ -91,8 +92,7 @@ class Journal:
                         raise
                     _note_retry(name, error, pause_s)
                     await asyncio.sleep(pause_s)
-            took_s = time.monotonic() - began  # In a thread: the job's other tasks go on while the database answers.
-            return await asyncio.to_thread(self._keep, step, name, given, value, took_s)
+            return await self._channel.atalk(self.keep(step, name, given, value, time.monotonic() - began))
 
     @contextmanager
     def _call_of(
@@ -132,42 +132,42 @@ class Journal:
         calls[base] += 1
         return base if calls[base] == 1 else f"{base}#{calls[base]}"
 
-    def sleep(self, after_s: float) -> None:
+    def sleep(self, after_s: float) -> Talk[None]:
         """Wait for this time, unless an earlier attempt has."""
         if (name := self._next_name("sleep")) not in self._kept:
-            self._wait(name, after_s=after_s)
+            yield from self._wait(name, after_s=after_s)
 
-    def receive(self, signal: str, after_s: float | None) -> bytes | None:
+    def receive(self, signal: str, after_s: float | None) -> Talk[bytes | None]:
         """The next signal of this name as JSON; None if it does not come in this time."""
         name = self._next_name(f"receive:{signal}")
-        found = self._kept.get(name) or self._wait(name, signal=signal, after_s=after_s)
+        found = self._kept.get(name) or (yield from self._wait(name, signal=signal, after_s=after_s))
         return None if found.arguments == TIMED_OUT else found.value
 
-    def spawn_and_wait(self, spawns: bytes) -> list[UUID]:
+    def spawn_and_wait(self, spawns: bytes) -> Talk[list[UUID]]:
         """Spawn jobs, and wait until they have ended. Returns their ids, in the order of the spawns.
 
         If an earlier attempt has spawned them, some may not have ended: `wait_for` waits for these.
         """
         name = self._next_name("gather")
-        return _ids.decode((self._kept.get(name) or self._wait(name, spawns=spawns)).value)
+        return _ids.decode((self._kept.get(name) or (yield from self._wait(name, spawns=spawns))).value)
 
-    def wait_for(self, ids: list[UUID]) -> None:
+    def wait_for(self, ids: list[UUID]) -> Talk[None]:
         """Wait again for the jobs of the last `spawn_and_wait`."""
         number = self._calls[""]["gather"]
-        self._wait("gather" if number == 1 else f"gather#{number}", needs=[one.bytes for one in ids])
+        yield from self._wait("gather" if number == 1 else f"gather#{number}", needs=[one.bytes for one in ids])
 
-    def _wait(self, name: str, **what: Any) -> _Kept:
+    def _wait(self, name: str, **what: Any) -> Talk[_Kept]:
         """Wait in a step. If this process is kept until the wait is over, it goes on with a new attempt."""
         if busy := [*self._under_way.values(), *filter(None, (_inside.get(), self._waits_in))]:
             raise OutliveError(f"the job can't wait in {name} while it is in {', '.join(busy)}: wait for one at a time")
         self._waits_in = name
         try:
-            waited = self._channel.wait(Wait(self._run.token, name, **what))
+            waited = yield from talks.wait(Wait(self._run.token, name, **what))
         finally:
             self._waits_in = None
         self._run.token, self._run.attempt = waited.token, waited.attempt
-        if job_gateway.account is not None:
-            job_gateway.account.token = waited.token
+        if (account := job_gateway.account()) is not None:
+            account.token = waited.token
         found = self._kept[name] = _Kept(waited.value or b"null", None if waited.received else TIMED_OUT)
         return found
 
@@ -192,7 +192,7 @@ class Journal:
             _warn(words, name, found.arguments, given)
         return found
 
-    def _keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> object:
+    def keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> Talk[object]:
         try:
             encoded = step.codec.encode_result(value)
         except NotJson as error:  # The step would be taken again, and refused again.
@@ -203,7 +203,11 @@ class Journal:
                 f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
                 " of values. Let it enqueue further jobs, or keep addresses in place of data"
             )
-        kept = self._channel.keep(KeptStep(name, encoded, given, took_s, step.relaxed, self._run.token))
+        keep, kept = KeptStep(name, encoded, given, took_s, step.relaxed, self._run.token), encoded
+        if step.relaxed:
+            self._channel.keep_later(keep)
+        else:
+            kept = yield from talks.keep(keep)
         self._kept[name] = _Kept(kept, given)
         return value if kept == encoded else step.codec.decode_result(kept)
 
@@ -212,12 +216,8 @@ def _earlier(run: Run, channel: Channel) -> dict[str, _Kept]:
     if run.steps is not None:
         rows = _came_with_job.decode(run.steps) if run.steps else []
         return {name: _Kept(bytes(value), arguments) for name, value, arguments in rows}
-    kept: dict[str, _Kept] = {}
-    after = ""
-    while part := _fetched.decode(channel.call("steps", after.encode())):
-        kept |= {name: _Kept(value or b"null", arguments) for name, value, arguments in part}
-        after = part[-1][0]
-    return kept
+    fetched = channel.talk(talks.steps())
+    return {name: _Kept(value or b"null", arguments) for name, value, arguments in fetched}
 
 
 def _described(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -17,11 +17,20 @@ import msgspec
 from outlive import output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 LOGGING = "logging"
 STDERR = 2
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(STDERR, data) :]
+
+
+write: Callable[[bytes], None] = _write
+"""Where records go. A shared child puts a function in its place that knows whose they are."""
 
 
 def send(level: str) -> None:
@@ -65,8 +74,7 @@ def _install(level: str) -> None:
             try:
                 extra = {name: value for name, value in vars(record).items() if name not in standard}
                 data = output.encode_record(record.levelname, record.name, self.format(record), _json(extra))
-                while data:
-                    data = data[os.write(STDERR, data) :]
+                write(data)
             except Exception:  # As every handler of `logging` does: the job goes on.
                 self.handleError(record)
 

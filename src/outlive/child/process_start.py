@@ -11,11 +11,13 @@ from outlive.child.raised import Raised, guarded
 
 
 class ProcessStart:
-    __slots__ = ("due",)
+    __slots__ = ("due", "lifespans")
 
-    def __init__(self, hooks: Iterable[FunctionType]) -> None:
+    def __init__(self, hooks: Iterable[FunctionType], lifespans: Iterable[FunctionType] = ()) -> None:
         self.due = list(hooks)
         """What is still to run in this process."""
+        self.lifespans = list(lifespans)
+        """What surrounds the jobs that share it."""
 
     def run(self, pid: int) -> Raised | None:
         """Run what is due. What it raises ends the job that has begun, and the next one tries again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from outlive.protocol import MAX_ERROR_CHARS, MAX_STACK_CHARS
@@ -40,6 +40,14 @@ def guarded(code: Callable[..., T], *args: object) -> T | Raised:
     """
     try:
         return code(*args)
+    except BaseException as error:
+        return Raised(error)
+
+
+async def aguarded(code: Awaitable[T]) -> T | Raised:
+    """The async twin of `guarded`."""
+    try:
+        return await code
     except BaseException as error:
         return Raised(error)
 

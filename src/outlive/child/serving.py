@@ -140,13 +140,25 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
     try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
         while True:
             run = first or channel.receive()
+            if run.shared:
+                from outlive.child import sharing  # The zygote has imported it.
+
+                return sharing.serve(tasks, run, channel, watchers, start)
             policy = tasks[run.task].policy if run.task in tasks else None
             if first is None and policy is not None and not policy.preload:
                 _exec(inherited, run)
             not_started = start.run(channel.pid) if start.due and policy is not None else None
             if origin is None and policy is not None and policy.recycle_after == "clean":
                 origin = Origin((channel.descriptor, channel.stack, channel.tickets))
-            done = attempt(tasks, run, channel, watchers=watchers, meter=Meter(), not_started=not_started)
+            done = attempt(
+                tasks,
+                run,
+                channel,
+                watchers=watchers,
+                meter=Meter(),
+                not_started=not_started,
+                lifespans=start.lifespans,
+            )
             if origin is not None and not run.last:
                 done = _compared(done, origin)
             channel.send(done)
@@ -218,7 +230,9 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
         return NOT_IMPORTED
     watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
-    return serve(Inheritance(target, app.tasks, channel, watchers, ProcessStart(app.process_starts)), run)
+    return serve(
+        Inheritance(target, app.tasks, channel, watchers, ProcessStart(app.process_starts, app.lifespans)), run
+    )
 
 
 if __name__ == "__main__":

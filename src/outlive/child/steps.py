@@ -70,7 +70,7 @@ def part_of_name(key: str, text: str) -> str:
 
 
 def _journal() -> Journal | None:
-    context = cast("Context | None", job_gateway.context)
+    context = cast("Context | None", job_gateway.context())
     return None if context is None else context.journal
 
 

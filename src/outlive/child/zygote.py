@@ -202,6 +202,8 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
     app = serving.import_app(target)
     _make_codecs(app)
+    if any(task.policy.share > 1 for task in app.tasks.values()):
+        pass  # Children inherit it, with asyncio.
     stack = os.memfd_create("outlive-stack")
     channel = serving.rehearse(stack)
     watchers = telemetry.start(app, channel)
@@ -213,7 +215,7 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
     gc.collect()
     gc.freeze()
-    start = ProcessStart(app.process_starts)
+    start = ProcessStart(app.process_starts, app.lifespans)
     return Inheritance(target, app.tasks, channel, watchers, start, oom_score), ready
 
 
@@ -242,6 +244,7 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
             memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,
             max_jobs=task.policy.max_jobs,
             preload=task.policy.preload,
+            share=task.policy.share,
         )
         for name, task in app.tasks.items()
     ]

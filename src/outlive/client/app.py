@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], object])
+L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
 F = TypeVar("F", bound=OnFailed)
 # How much one statement carries at most: enough to be fast, too little to delay other statements.
 PORTION_JOBS = 2000
@@ -70,6 +71,7 @@ class App:
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []
+        self.lifespans: list[FunctionType] = []
         """What runs in each process before its first job."""
         self.follower: dict[str, Any] | None = None
         """The job that follows a failure, as the database takes it."""
@@ -136,6 +138,14 @@ class App:
         With `recycle_after` the next jobs find what it has left. If it raises, that job fails with its error.
         """
         self.process_starts.append(declaring.expect_plain(function))
+        return function
+
+    def lifespan(self, function: L, /) -> L:
+        """Open what the jobs of a shared process use together, such as a client session, and close it after the last.
+
+        The function is async, and yields once in between. Only jobs of tasks with `share` have it.
+        """
+        self.lifespans.append(declaring.expect_async_generator(function))
         return function
 
     def on_failed(self, task: F, /) -> F:

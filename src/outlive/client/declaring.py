@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FunctionType
@@ -39,6 +39,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     """How many jobs a process of this task runs; "clean": as many as leave it as it was before its first one."""
     preload: bool
     """False: each job gets a new interpreter, which imports the app itself, in place of a fork."""
+    share: int
+    """How many jobs of this task, an `async def`, run at once in one process, which takes one slot."""
     source: Source | str
     """The outside service that its jobs call: a worker claims them only while the source's limits admit them."""
     backoff: policy.Backoff
@@ -69,6 +71,7 @@ OPTIONS: policy.Checks = {
     **policy.LIMITS,
     "recycle_after": ("recycle_after", policy.parse_recycle_after),
     "preload": ("preload", validation.flag),
+    "share": ("share", lambda name, value: validation.count(name, value, most=policy.MAX_SHARE)),
     "source": ("source", lambda _, value: source_name(value)),
     "backoff": ("backoff_s", lambda _, value: policy.parse_backoff(value)),
     "retry_on": ("retry_on", validation.exceptions),
@@ -97,6 +100,8 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
 
     def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
         _check(function)
+        if parsed.get("share", 1) > 1:
+            _check_shared(function, parsed)
         name = own_name or _name_of(function)
         queue = parsed.get("queue") or _routed(name, app.queue_of)
         task: Task[..., Any, Any] = Task(app, function, policy.Policy(**parsed | {"queue": queue}), name, was)
@@ -114,6 +119,18 @@ def expect_plain(function: Callable[[], object]) -> FunctionType:
     what = f"@app.on_process_start takes a plain function without parameters, not {function!r}"
     if not inspect.isfunction(function) or function.__code__.co_flags & _NOT_PLAIN:
         raise ConfigError(what)
+    return _without_parameters(function, what)
+
+
+def expect_async_generator(function: Callable[[], AsyncIterator[None]]) -> FunctionType:
+    """The function itself. ConfigError if it can't surround the jobs of a process."""
+    what = f"@app.lifespan takes an async function without parameters that yields once, not {function!r}"
+    if not inspect.isfunction(function) or not inspect.isasyncgenfunction(function):
+        raise ConfigError(what)
+    return _without_parameters(function, what)
+
+
+def _without_parameters(function: FunctionType, what: str) -> FunctionType:
     try:
         inspect.signature(function).bind()
     except TypeError:
@@ -141,6 +158,20 @@ def _check(function: Callable[..., Any]) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         what = f"{function.__qualname__} is a generator, and a call of it runs nothing"
         raise ConfigError(f"{what}: return a list, or enqueue a job for each")
+
+
+def _check_shared(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    what = f"{function.__qualname__} can't have share={options['share']}"
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{what}: it is a plain function, which would keep the others of its process from running until it"
+            " returns. Write `async def` and await what it waits for, or leave `share` out"
+        )
+    recycle_after = options.get("recycle_after", options["share"])
+    if recycle_after == "clean" or recycle_after < options["share"]:
+        raise ConfigError(f"{what} with recycle_after={recycle_after!r}: give it a number that is at least as large")
+    if not options.get("preload", True):
+        raise ConfigError(f"{what} with preload=False: jobs with an interpreter of their own share nothing")
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -54,7 +54,7 @@ class Source:
 
         cache = self._cache()
         ttl_s = None if ttl is None else seconds("ttl", ttl)
-        account = job_gateway.account
+        account = job_gateway.account()
         if account is None or account.source != self.name:
             call = fn
         else:
@@ -74,7 +74,7 @@ class Request:
 
     def __init__(self, source: str, runner: StatementRunner, timeout: Duration | None) -> None:
         self.source, self.runner = source, runner
-        self.account = job_gateway.account
+        self.account = job_gateway.account()
         self.token = None if self.account is None else self.account.token
         self.until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         self.slot: int | None = None
@@ -150,8 +150,6 @@ class Request:
         counts = error is None or (self.account.blames(error) if self.account is not None else _blames(error))
         if error is not None and self.account is not None:
             self.account.counted = error
-        if self.account is not None and self.source == self.account.source:
-            self.account.failed = counts and error is not None
         return self.report((error is None) if counts else None, self.slot)
 
     def report(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:

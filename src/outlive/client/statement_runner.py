@@ -85,7 +85,6 @@ class StatementRunner:
                 await caller_connections.aborrow(connection, _USE_SYNC), statements
             )
         if job_gateway.gateway is not None:
-            import asyncio
-
-            return await asyncio.to_thread(self.run_all, statements)
+            answer = await job_gateway.gateway.acall("run", statement.ask(statements))
+            return statement.read_answers(statements, answer)
         return await self.connections.arun_all(statements)

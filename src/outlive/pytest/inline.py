@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _FOR_THE_TEST = (KeyboardInterrupt, bdb.BdbQuit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
 """Exceptions that are meant for the test: the attempt fails, and the test ends with them."""
+_step, _wait = msgspec.msgpack.Decoder(KeptStep), msgspec.msgpack.Decoder(Wait)
 _WAITING = frozenset({"outcomes", "batch_done"})
 """Statements by which a job waits for others: these must run meanwhile."""
 
@@ -202,6 +203,8 @@ class Inline:
                     return found[0].bytes if found and found[0] else b""
                 case "steps":
                     return msgspec.msgpack.encode(self._run(store.kept_steps(token, body.decode())))
+                case "step":
+                    return self.keep(_step.decode(body), token)
                 case "run":
                     asked = statement.read_asked(body)
                     if any(name in _WAITING for name, _ in asked):
@@ -249,30 +252,22 @@ class _InlineChannel(Channel):
             self._worker.report(frame)
 
     def call(self, verb: str, body: bytes) -> bytes:
+        if verb in ("complete", "secret"):
+            self.completing = self.completing or verb == "complete"
+            return self._me.secret_of(self._job.token).encode()
+        if verb == "wait":
+            waited = self._worker.suspend(_wait.decode(body), self._job)
+            if waited is None:
+                self.suspended = True
+                raise _Suspended
+            return msgspec.msgpack.encode(waited)
         return self._worker.answer(verb, body, self._job.token, self._queues)
 
-    def keep(self, step: KeptStep) -> bytes:
-        return self._worker.keep(step, self._job.token)
-
-    def wait(self, wait: Wait) -> Waited:
-        waited = self._worker.suspend(wait, self._job)
-        if waited is None:
-            self.suspended = True
-            raise _Suspended
-        return waited
+    def keep_later(self, step: KeptStep) -> None:
+        self._worker.keep(step, self._job.token)
 
     def note_steps(self, names: Iterable[str]) -> None:
         pass
-
-    def source_failed(self, source: str) -> None:
-        pass
-
-    def secret(self, token: int) -> str:
-        self.completing = True
-        return self.proof(token)
-
-    def proof(self, token: int) -> str:
-        return self._me.secret_of(token)
 
 
 class _Suspended(BaseException):

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.child.channel import Channel
+from outlive.child.journal import Journal
+from outlive.child.steps import Step
+from outlive.child.talks import Talk
 from outlive.client.app import App
-from outlive.protocol import KeptStep
 
 VARIABLE: Final = "_OUTLIVE_TEST_APPS"
 TARGET: Final = f"{__name__}:app"
@@ -37,6 +38,7 @@ class _Merged:
         self.sources = {name: source for app in apps for name, source in app.sources.items()}
         self.schedules = {name: schedule for app in apps for name, schedule in app.schedules.items()}
         self.process_starts = [one for app in apps for one in app.process_starts]
+        self.lifespans = [one for app in apps for one in app.lifespans]
         settings: dict[str, Any] = {key: value for app in apps for key, value in app.settings.items()}
         self.settings = {key: value for key, value in settings.items() if key != "database_url"}
 
@@ -50,15 +52,15 @@ def _imported(wanted: Wanted) -> list[App]:
 
 def _kill_after(name: str) -> None:
     """Let a process die as soon as its job has kept this step. The next attempt finds it, and does not keep it."""
-    keep = Channel.keep
+    keep = Journal.keep
 
-    def keep_and_die(self: Channel, step: KeptStep) -> bytes:
-        value = keep(self, step)
-        if step.name == name:
+    def keep_and_die(self: Journal, step: Step[..., Any], kept: str, *how: Any) -> Talk[object]:
+        value = yield from keep(self, step, kept, *how)
+        if kept == name:
             os.kill(os.getpid(), signal.SIGKILL)
         return value
 
-    Channel.keep = keep_and_die  # type: ignore[method-assign]
+    Journal.keep = keep_and_die  # type: ignore[assignment, method-assign]
 
 
 _wanted = msgspec.json.decode(os.environ.get(VARIABLE, '{"modules": [], "apps": []}'), type=Wanted)

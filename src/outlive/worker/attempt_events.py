@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
-from outlive.worker.processes.children import Assignment, Child
+from outlive.worker.processes.assignments import Assignment
+from outlive.worker.processes.children import Child
 
 if TYPE_CHECKING:
     from outlive.worker.services import Services
@@ -52,6 +53,10 @@ class AttemptEvents:
 
     def called(self, child: Child, call: Call) -> None:
         (self._services.steps if call.verb == "step" else self._services.calls).put(child, call)
+
+    def owes_answer(self, child: Child, token: int) -> bool:
+        """Whether this attempt has asked for something and has no answer yet."""
+        return self._services.calls.asked(child, token) or self._services.steps.waiting(token)
 
     def secret_of(self, token: int) -> str:
         return self._services.me.secret_of(token)

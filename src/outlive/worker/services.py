@@ -173,7 +173,8 @@ class Services:
     def has_work_left(self) -> bool:
         """Whether jobs run, ends are being written, or children with spans to send have yet to exit."""
         at_work = bool(self.slots.busy) or self.outbox.slow.under_way
-        return at_work or (self.telemetry is not None and self.slots.leaving())
+        has_more = self.telemetry is not None or any(child.shared for child in self.slots.children)
+        return at_work or (has_more and self.slots.leaving())
 
     def blame_a_job_for_stalling(self) -> None:
         """A job has stopped this process, and continued it: losses that follow from that are not taken back."""

@@ -1,7 +1,7 @@
-"""Job calls: statements that jobs ask for while they run. A child's calls run in order, those of several in parallel.
+"""Job calls: statements that jobs ask for while they run. A job's calls run in order, those of several in parallel.
 
 A call that waits for another transaction's lock delays neither the calls of other jobs nor the worker: it gives its
-session back after a moment, and is tried again on sessions for such calls, each child in turn, for LOCK_S.
+session back after a moment, and is tried again on sessions for such calls, each job in turn, for LOCK_S.
 """
 
 from __future__ import annotations
@@ -32,55 +32,58 @@ class JobCalls:
     def __init__(self, url: str, waits: Waits) -> None:
         self._waits = waits
         self.pool = SessionPool(url, SESSIONS + BLOCKED_SESSIONS, db.CALLS)
-        self._waiting: dict[int, deque[Call]] = {}
-        """The calls of each child, by its identity: the first of them is under way, or next."""
-        self._ready: asyncio.Queue[Child] = asyncio.Queue()
-        self._blocked: asyncio.Queue[tuple[Child, float]] = asyncio.Queue()
-        """The children whose first call waits for a lock, and until when (monotonic)."""
+        self._waiting: dict[tuple[int, int], deque[Call]] = {}
+        """The calls of each attempt, by the identity of its child and its token: the first is under way, or next."""
+        self._ready: asyncio.Queue[tuple[Child, int]] = asyncio.Queue()
+        self._blocked: asyncio.Queue[tuple[Child, int, float]] = asyncio.Queue()
+        """The attempts whose first call waits for a lock, and until when (monotonic)."""
         self.pending_bytes = 0
 
     def put(self, child: Child, call: Call) -> None:
         self.pending_bytes += len(call.body)
-        if (waiting := self._waiting.get(id(child))) is not None:
+        if (waiting := self._waiting.get((id(child), call.token))) is not None:
             waiting.append(call)
         else:
-            self._waiting[id(child)] = deque([call])
-            self._ready.put_nowait(child)
+            self._waiting[id(child), call.token] = deque([call])
+            self._ready.put_nowait((child, call.token))
+
+    def asked(self, child: Child, token: int) -> bool:
+        return (id(child), token) in self._waiting
 
     async def run_once(self) -> None:
         """Run one call. As many of these run at once as there are sessions."""
-        child = await self._ready.get()
-        waits = self._waiting[id(child)][0].verb == "wait"
-        await self._run_first(child, math.inf if waits else time.monotonic() + LOCK_S, last_try=False)
+        child, token = await self._ready.get()
+        waits = self._waiting[id(child), token][0].verb == "wait"
+        await self._run_first(child, token, math.inf if waits else time.monotonic() + LOCK_S, last_try=False)
 
     async def run_blocked_once(self) -> None:
         """Try again to run a call that waits for a lock."""
-        child, until = await self._blocked.get()
-        await self._run_first(child, until, last_try=child.exited or time.monotonic() > until)
+        child, token, until = await self._blocked.get()
+        await self._run_first(child, token, until, last_try=child.exited or time.monotonic() > until)
 
-    async def _run_first(self, child: Child, until: float, *, last_try: bool) -> None:
-        """Run the first call of a child. If it waits for a lock, it stays the first, and is tried again."""
-        call = self._waiting[id(child)][0]
+    async def _run_first(self, child: Child, token: int, until: float, *, last_try: bool) -> None:
+        """Run the first call of an attempt. If it waits for a lock, it stays the first, and is tried again."""
+        call = self._waiting[id(child), token][0]
         try:
             async with self.pool.take(size_bytes=len(call.body)) as session:
                 reply = await self._reply(session, child, call, may_wait=not last_try)
                 if reply is not None:
                     child.answer(reply)
         except psycopg.errors.LockNotAvailable:  # Nothing was written.
-            self._blocked.put_nowait((child, until))
+            self._blocked.put_nowait((child, token, until))
             return
         except BaseException:
-            self._drop_first(child)
+            self._drop_first(child, token)
             raise
-        self._drop_first(child)
+        self._drop_first(child, token)
 
-    def _drop_first(self, child: Child) -> None:
-        waiting = self._waiting[id(child)]
+    def _drop_first(self, child: Child, token: int) -> None:
+        waiting = self._waiting[id(child), token]
         self.pending_bytes -= len(waiting.popleft().body)
         if waiting:
-            self._ready.put_nowait(child)
+            self._ready.put_nowait((child, token))
         else:
-            del self._waiting[id(child)]
+            del self._waiting[id(child), token]
 
     async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply | None:
         """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised.
@@ -102,7 +105,7 @@ class JobCalls:
 
     async def _run(self, session: Session, child: Child, call: Call) -> bytes:
         """Run what a job asks for. It is durable when the job gets the answer."""
-        token = child.current.job.token if child.given else None
+        token = call.token if child.find(call.token) else None
         if call.verb == "arguments" and token is not None:
             found = await session.run(store.arguments(token, int(call.body)))
             if found is None:
@@ -113,7 +116,7 @@ class JobCalls:
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb == "steps" and token is not None:
             return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
-        if call.verb == "batch" and int(call.body) == token:
+        if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))
             if not batch:
                 raise _stale(token)

@@ -21,7 +21,7 @@ from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending.outbox import Outbox, failed_for_good
-from outlive.worker.processes.children import GIVEN_UP
+from outlive.worker.processes.assignments import GIVEN_UP
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 
@@ -99,7 +99,7 @@ class Reconciliation:
         """
         for one in self._slots.withdraw(lambda one: one.job.token in tokens):
             self._leases.lose(one.job.token)
-        for one in [one for child in self._slots.busy for one in child.given]:
+        for one in [one for child in self._slots.busy for one in child.given.values()]:
             if one.job.token in tokens and not one.completing:
                 _log.error("the database no longer has attempt %d: its process is killed", one.job.token)
                 self._leases.disown(one.job.token)
@@ -108,4 +108,4 @@ class Reconciliation:
     @property
     def waits_for_disowned(self) -> bool:
         """Whether a process still runs an attempt that this worker has lost."""
-        return any(self._leases.disowned(one.job.token) for child in self._slots.busy for one in child.given)
+        return any(self._leases.disowned(token) for child in self._slots.busy for token in child.given)

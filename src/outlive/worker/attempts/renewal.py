@@ -19,7 +19,7 @@ from outlive.config import Config
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.ending.outbox import Outbox
-from outlive.worker.processes.children import GIVEN_UP
+from outlive.worker.processes.assignments import GIVEN_UP
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 
@@ -45,7 +45,8 @@ class Renewal:
         self._slots, self._leases, self._outbox, self._progress = slots, leases, outbox, progress
 
     async def run_once(self) -> None:
-        given = {one.job.token: (child, one) for child in self._slots.busy for one in child.given if not child.exited}
+        busy = [child for child in self._slots.busy if not child.exited]
+        given = {token: (child, one) for child in busy for token, one in child.given.items()}
         unplaced = [one.job.token for one in self._slots.unplaced]
         ended = [end.token for end in (*self._outbox.unwritten, *self._progress.held_ends)]
         ended += [one.end.token for one in self._slots.deferred.waiting]
@@ -57,7 +58,7 @@ class Renewal:
         lost = await self._session.run(store.ended(missing)) if missing else {}
         for token in missing:
             child, one = given[token]
-            if one not in child.given:
+            if token not in child.given:
                 continue  # This worker has ended it meanwhile.
             if token in lost and not one.completing:
                 # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.

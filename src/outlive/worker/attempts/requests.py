@@ -14,6 +14,7 @@ from outlive.output import LiveOutput
 from outlive.states import Outcome
 from outlive.worker.limits.watch import Watch
 from outlive.worker.loops import wait
+from outlive.worker.processes.job_output import JobOutput
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
@@ -21,6 +22,7 @@ from outlive.worker.wakeup import Wakeup
 CANCELS_S = 0.5
 FOLLOWERS_S = 5.0
 """How often either is looked for without a notification."""
+NO_OUTPUT = JobOutput()
 WRITE_S = 0.4
 """How often the output of a followed job is written."""
 
@@ -38,8 +40,9 @@ class Cancels:
         if tokens:
             self._slots.cancel(tokens)
         for child in self._slots.busy:
-            if child.current.job.token in tokens and child.current.verdict is None:
-                self._watch.end(child, Outcome.CANCELLED, "cancelled on request")
+            for one in child.running:
+                if one.job.token in tokens and one.verdict is None:
+                    self._watch.end(child, one, Outcome.CANCELLED, "cancelled on request")
 
 
 class FollowedOutput:
@@ -59,12 +62,13 @@ class FollowedOutput:
     async def write(self) -> None:
         """Write what is new."""
         followed = await self._session.run(store.watched(self._worker))
-        running = {child.current.job.token: child for child in self._slots.busy}
+        running = {one.job.token: (child, one) for child in self._slots.busy for one in child.running}
         written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
         new: list[LiveOutput] = []
         for token in followed.keys() & running.keys():
-            lines, text = running[token].output.so_far()
-            memory, steps = running[token].current.memory_so_far(), running[token].steps_under_way()
+            child, one = running[token]
+            lines, text = ((one.output or NO_OUTPUT) if child.shared else child.output).so_far()
+            memory, steps = one.memory_so_far(), child.steps_under_way()
             written[token] = lines, memory, steps
             before = self._written.get(token) if followed[token] else None
             if before != written[token]:

@@ -55,10 +55,10 @@ class StepWriter:
         except (msgspec.MsgspecError, wire.NotJson) as error:
             child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
             return
-        if not child.runs(given.token):
+        if (one := child.find(given.token)) is None:
             child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
             return
-        self._asked.append(_Asked(child, call, child.current.job, given))
+        self._asked.append(_Asked(child, call, one.job, given))
         self._some.set()
         if call.number:
             self._hurry.set()

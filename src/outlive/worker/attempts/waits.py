@@ -57,19 +57,19 @@ class Waits:
     async def suspend(self, session: Session, child: Child, call: Call) -> Reply | None:
         """Let the job of a child wait. None: its process is parked, or has been ended."""
         wait = _wait.decode(call.body)
-        if not child.runs(wait.token):
+        if (one := child.find(wait.token)) is None:
             raise StaleAttempt("its attempt has ended")
         suspended = await self._suspend(session, child, wait)
         if suspended.outcome == "cancelled":
             raise Cancel("cancelled on request")
         if suspended.outcome == "over":
-            waited = Waited(wait.token, child.current.job.attempt, True, suspended.value)
+            waited = Waited(wait.token, one.job.attempt, True, suspended.value)
             return answer_wait(call.number, waited)
-        if child.runs(wait.token):
-            job = child.current.job
+        if child.find(wait.token):
+            job = one.job
             _log.info("job %s waits in %s", short_id(job.id), wait.step, extra=job_log.fields(job))
-            self._slots.park(child, call.number, keep=suspended.parked)
-            if wait.after_s is not None and wait.after_s <= self._park_s:
+            self._slots.parking.park(child, one, call.number, keep=suspended.parked)
+            if suspended.parked and wait.after_s is not None and wait.after_s <= self._park_s:
                 asyncio.get_running_loop().call_later(wait.after_s, self._wake.resume)
         return None
 
@@ -79,11 +79,12 @@ class Waits:
             try:
                 if self._progress.waiting(wait.token):  # The next attempt begins with that.
                     await self._progress.write()
-                return await session.run(store.suspend(self._worker, wait, may_park=self._park_s > 0))
+                may_park = self._park_s > 0 and not child.shared
+                return await session.run(store.suspend(self._worker, wait, may_park=may_park))
             except psycopg.errors.LockNotAvailable:
                 raise
             except psycopg.OperationalError:
-                if not child.runs(wait.token):
+                if not child.find(wait.token):
                     raise
                 await asyncio.sleep(AGAIN_S)
 
@@ -96,6 +97,6 @@ class Waits:
                 child.survey.look()
                 kept_bytes += sum(child.survey.resident_bytes())
             if place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:
-                ended.append(self._slots.end_parked(child))
+                ended.append(self._slots.parking.end(child))
         if ended:
             await self._session.run(store.unpark(self._worker, ended))

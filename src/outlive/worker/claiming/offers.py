@@ -1,7 +1,7 @@
 """What a worker asks for when it claims: from which lanes, and how many jobs. This does no I/O.
 
 A fresh task gets a new process for every job. The children of a warm task run one job after the other, and may be given
-some ahead.
+some ahead. Those of a shared task run many at once: a new one is begun when all others are full.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_CLAIM = 1024
 
 
 class Offer(NamedTuple):
-    """The lanes from which a claim may take jobs, and how many. All have a source that must be asked, or none has."""
+    """The lanes from which a claim may take jobs, and how many. All lanes have a source, or none has."""
 
     lanes: list[Lane]
     limit: int
@@ -29,8 +29,8 @@ class Offer(NamedTuple):
     """Each of the jobs has a free slot. Otherwise some will wait behind others."""
 
     @property
-    def asks(self) -> bool:
-        return bool(self.lanes) and self.lanes[0].asks
+    def sourced(self) -> bool:
+        return bool(self.lanes) and self.lanes[0].source != ""
 
 
 NOTHING = Offer([], 0)
@@ -45,36 +45,49 @@ def offered(lanes: Lanes, slots: Slots) -> Offer:
 
 
 def _for_free_slots(lanes: Lanes, slots: Slots, free: int) -> Offer:
-    """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources to ask."""
+    """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources."""
     ahead = slots.room.ahead
 
     def kind(key: LaneKey) -> Hashable:
-        if lanes.asks(key):
+        if slots.shares(key.task):
+            return _seats(key)
+        if key.source:
             return ("source", key.priority)
         return ("warm", key.task) if ahead(key.task) > 1 else "fresh"
 
     def quota(key: LaneKey) -> int:
-        return free if lanes.asks(key) else free * ahead(key.task)
+        if slots.shares(key.task):
+            return slots.room.seats(key.task) or ahead(key.task)
+        return free if key.source else free * ahead(key.task)
 
     chosen = lanes.offer(slots.tasks, kind, quota, time.monotonic())
     # The last lane has the quota that all of its kind share. Empty lanes before it may be of another kind.
     limit = min(MAX_CLAIM, chosen[-1].quota) if chosen else 0
-    return Offer(chosen, limit, begun=limit <= free)
+    return Offer(chosen, limit, begun=limit <= free or slots.shares(chosen[-1].task))
+
+
+def _seats(key: LaneKey) -> Hashable:
+    """What can be claimed together for shared children: jobs of one task, with a source or without one."""
+    return ("seats", key.task, key.source and key.priority)
 
 
 def _ahead(lanes: Lanes, slots: Slots) -> Offer:
-    """Lanes of tasks whose children can be given some jobs ahead. If a source fails, only a warm child returns them."""
+    """Lanes of tasks whose children can be given some jobs ahead."""
     room = slots.room.by_task()
     if not room:
         return NOTHING
     served = slots.room.served_tasks()
 
     def kind(key: LaneKey) -> Hashable:
-        may = not lanes.asks(key) and (not key.source or slots.tasks[key.task].max_jobs > 1)
-        if may and key.task in room:
+        if slots.shares(key.task) and key.task in room:
+            return _seats(key)
+        if not key.source and key.task in room:
             return "ahead"
-        has_children = may and key.task in served
+        has_children = not key.source and key.task in served
         return SATED if has_children or slots.trouble else NEEDS_SLOT
 
     chosen = lanes.offer(slots.tasks, kind, lambda key: room.get(key.task, 0), time.monotonic())
-    return Offer(chosen, min(MAX_CLAIM, sum(room.values())), begun=False) if chosen else NOTHING
+    if not chosen:
+        return NOTHING
+    shares = slots.shares(chosen[-1].task)
+    return Offer(chosen, min(MAX_CLAIM, room[chosen[-1].task] if shares else sum(room.values())), begun=shares)

@@ -37,5 +37,5 @@ class ParkedClaim:
         return [
             job
             for job, received, value in resumed
-            if not self._slots.resume(job, Waited(job.token, job.attempt, received, value))
+            if not self._slots.parking.resume(job, Waited(job.token, job.attempt, received, value))
         ]

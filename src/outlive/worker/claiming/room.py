@@ -33,7 +33,9 @@ class Room:
     def ahead(self, task: str) -> int:
         """How many jobs a slot should have, in its child or for the next one; 1 unless the task is warm."""
         facts = self._slots.tasks[task]
-        if facts.max_jobs == 1 or task in self._slots.unclean.tasks:
+        if facts.share > 1:
+            return facts.share
+        if facts.max_jobs == 1 or facts.limits.source or task in self._slots.unclean.tasks:
             return 1
         return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
 
@@ -49,7 +51,12 @@ class Room:
             return room
         now, free, most = time.monotonic(), slots.free, cache(self._most)
         for child in slots.children:
-            if child.task not in slots.tasks or child.held_up or child.runs_over(now):
+            if child.task not in slots.tasks:
+                continue
+            if child.shared:
+                room[child.task] += child.seats_left
+                continue
+            if child.held_up or child.runs_over(now):
                 continue
             if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
                 free -= child.bound
@@ -77,15 +84,21 @@ class Room:
         for the first loss to count gets no jobs ahead.
         """
         limits = self._slots.tasks[task].limits
-        if limits.on_worker_death == "fail" or limits.max_losses == 1:
+        strict = limits.on_worker_death == "fail" or limits.max_losses == 1
+        if limits.source or strict:
             return 0
         number = self._slots.pace.ahead(task)
         return number if number > 1 else 0
 
+    def seats(self, task: str) -> int:
+        """How many more jobs of this task its shared children can run at once."""
+        return sum(child.seats_left for child in self._slots.children if child.task == task)
+
     def served_tasks(self) -> set[str | None]:
         """The warm tasks whose slots take more jobs when they have done some."""
         now = time.monotonic()
-        tasks = {child.task for child in self._slots.busy if not child.held_up and not child.runs_over(now)}
+        busy = self._slots.busy
+        tasks = {child.task for child in busy if child.shared or not (child.held_up or child.runs_over(now))}
         return {task for task in tasks if task in self._slots.tasks and self.ahead(task) > 1}
 
     def is_filled(self) -> bool:
@@ -94,6 +107,8 @@ class Room:
         if free := slots.capacity():
             return 2 * free < slots.size - 1
         waiting, ahead = len(slots.unplaced) // slots.size, cache(self.ahead)
+        if any(one.shared for one in slots.busy):
+            return not any(one.seats_left > one.shared.seats // 2 for one in slots.busy if one.shared)
         return all(
             one.task in slots.tasks and len(one.given) + waiting > max(1, ahead(one.task) // 2) for one in slots.busy
         )

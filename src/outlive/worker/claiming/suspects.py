@@ -27,7 +27,7 @@ from outlive.model import Claimed, LaneState
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.lanes import LaneKey
 from outlive.worker.claiming.offers import Offer
-from outlive.worker.processes.children import Assignment
+from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
 from outlive.worker.session import Session

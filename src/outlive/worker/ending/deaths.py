@@ -22,13 +22,16 @@ from outlive.states import Outcome
 from outlive.worker.ending.deferred_ends import looks_stopped
 from outlive.worker.ending.ends import LOG_AGAIN_S, last_line
 from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
-from outlive.worker.processes.children import LEASE_LOST, Assignment, Child, Verdict
+from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
+from outlive.worker.processes.children import Child
 
 if TYPE_CHECKING:
     from outlive.worker.processes.slots import Slots
 
 MAX_UNPROVEN = 10
 """How often in a row the process of a job may die without proof against the job, before the job is blamed."""
+MAX_SHARED = 2
+"""How many shared processes may die under a job, before it gets one of its own."""
 UNPROVEN_KEPT = 10_000
 LONGEST_PAUSE_S = 60.0
 MAX_ZYGOTES = 10
@@ -62,11 +65,11 @@ class Deaths:
         if not child.given:
             return
         others = child.recall()
-        begun = child.given.popleft() if child.given else None
-        others = [*child.given, *others]
+        begun = list(child.given.values())
         child.given.clear()
-        if begun is not None:
-            self._end_begun(child, begun, exit, with_parent=with_parent)
+        if begun:
+            self._end_begun(child, begun.pop(0), exit, with_parent=with_parent)
+            others = [*begun, *others]
         elif others[0].verdict is not None or self._count(others[0]) >= MAX_UNPROVEN:
             self._end_begun(child, others.pop(0), exit, with_parent=False)
         for other in others:
@@ -82,7 +85,7 @@ class Deaths:
         if not begun.facts.preload and not begun.imported and not explained:
             self._slots.report.ended(begun.job, self._not_imported(child, begun, exit.status))
             return
-        end = _unanswered(child, begun, exit, verdict)
+        end = unanswered(child, begun, exit, verdict)
         stopped = verdict is None and (self._slots.stopping or looks_stopped(exit.status, end.stack))
         self._slots.report_end(begun, end, verdict, stopped=stopped)
 
@@ -114,6 +117,16 @@ class Deaths:
         if blame is Outcome.OUT_OF_MEMORY:  # There may be enough memory later.
             return verdict._replace(again_s=min(LONGEST_PAUSE_S, 2.0**times))
         return verdict
+
+    def suspect(self, one: Assignment, *, surely: bool) -> None:
+        """A process that this job shared has died. `surely`: as far as is known, its code has done it."""
+        self._count(one)
+        if surely:
+            self._count(one)
+
+    def suspects(self, job: UUID) -> bool:
+        """Whether this job may share no process: it was in two that died, or its code ran when one did."""
+        return bool(self._unproven) and self._unproven.get(job, 0) >= MAX_SHARED
 
     def _count(self, one: Assignment) -> int:
         times = self._unproven[one.job.id] = self._unproven.pop(one.job.id, 0) + 1
@@ -153,6 +166,8 @@ class Deaths:
         since = self._zygotes[0]
         if len(self._zygotes) == self._zygotes.maxlen and now - since <= ZYGOTES_S and not self._slots.stopping:
             for child in self._slots.busy:
+                if child.shared:
+                    continue  # Its death would name none of its jobs.
                 if child.current.verdict is None and child.current.started < since and child.has_begun():
                     self._slots.release_behind(child)
                     child.current.decide(MANY_ZYGOTES)
@@ -160,11 +175,11 @@ class Deaths:
         return ""
 
 
-def _unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
+def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
     """The end of the job that a dead child had begun."""
     code = os.waitstatus_to_exitcode(exit.status)
-    killed_by = _signal_name(-code) if code < 0 else None
-    output = child.output.end(begun.job)
+    killed_by = signal_name(-code) if code < 0 else None
+    output = child.output_of(begun)
     if verdict is None:
         how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
         verdict = Verdict(Outcome.CRASHED, f"the process {how}")
@@ -197,7 +212,7 @@ def _is_logged(line: str, job: UUID) -> bool:
     return str(job) in line or _LOG_LEVEL.search(line) is not None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -11,7 +11,8 @@ from outlive.model import Ended
 from outlive.protocol import Done
 from outlive.states import Outcome
 from outlive.worker.ending.deferred_ends import DeferredEnds
-from outlive.worker.processes.children import Assignment, Child, Verdict
+from outlive.worker.processes.assignments import Assignment, Verdict
+from outlive.worker.processes.children import Child
 from outlive.worker.reporting import job_log
 
 MAX_LINE_CHARS = 300
@@ -52,7 +53,7 @@ def answered(
         signal=killed_by,
         peak_memory_bytes=max(done.peak_memory_bytes or 0, one.peak_bytes) or None,
         cpu_s=done.cpu_s,
-        output=child.output.end(one.job, marked=done.marked),
+        output=child.output_of(one, marked=done.marked),
         stack=done.stack or (stack if verdict is not None else None),
         killed=verdict is not None,
         final=done.final,
@@ -74,7 +75,7 @@ def _success(child: Child, one: Assignment, done: Done, took_s: float) -> Ended:
         token=done.token,
         peak_memory_bytes=max(done.peak_memory_bytes or 0, one.peak_bytes) or None,
         cpu_s=done.cpu_s,
-        output=child.output.end(one.job, marked=done.marked),
+        output=child.output_of(one, marked=done.marked),
         result=done.result,
         source_ok=done.source_ok,
         records=done.records,

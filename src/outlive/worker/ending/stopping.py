@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -65,7 +64,7 @@ class Stop:
         term_at = end_by - TERM_BEFORE_END_S
         await _while_it_works(services, until=lambda: self.requests > 1 or time.monotonic() > term_at)
         for child in services.slots.busy:
-            child.signal(signal.SIGTERM)
+            child.stop()
         kill_at = min(end_by, time.monotonic() + TERM_BEFORE_END_S)
         await _while_it_works(services, until=lambda: time.monotonic() > kill_at)
 

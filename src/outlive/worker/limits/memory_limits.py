@@ -18,7 +18,8 @@ from outlive.states import Outcome
 from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group, Groups
 from outlive.worker.limits.memory import MemorySeries
-from outlive.worker.processes.children import Assignment, Child, Verdict
+from outlive.worker.processes.assignments import Assignment, Verdict
+from outlive.worker.processes.children import Child
 
 STEP_S = 0.05
 """The first steps of what is kept of the memory of a job with a limit: it is measured that often in any case."""
@@ -115,6 +116,14 @@ def enforce_idle(child: Child, limit_bytes: int) -> None:
         _log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")
         child.retiring = True
         child.signal(signal.SIGKILL)
+
+
+def used_bytes(child: Child, limit_bytes: int) -> int:
+    """How much a shared child has beyond what it inherited; exactly, if it may be over the limit."""
+    child.survey.look(child.born_at)
+    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes() - (child.inherited_bytes or 0)
+    own = _own_bytes(child) if most > limit_bytes // 2 else None
+    return most if own is None else own
 
 
 def _executed(child: Child) -> bool:

@@ -14,7 +14,9 @@ from outlive.humanize import short_id
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
-from outlive.worker.processes.children import KILL_AFTER_S, LEASE_LOST, LEAVE_S, Assignment, Child, Verdict
+from outlive.worker.limits.sharing import SharedWatch
+from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
+from outlive.worker.processes.children import KILL_AFTER_S, LEAVE_S, Child
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
 
@@ -28,6 +30,7 @@ _log = logging.getLogger("outlive.worker")
 class Watch:
     def __init__(self, slots: Slots, leases: Leases) -> None:
         self._slots, self._leases = slots, leases
+        self._sharing = SharedWatch(slots, leases)
 
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
@@ -45,6 +48,9 @@ class Watch:
             if child.pid and not child.given and not child.parked:
                 self._judge_idle(child, ran_until)
         for child in slots.busy:
+            if child.shared:
+                self._sharing.judge(child, child.shared, now, ran_until)
+                continue
             current = child.current
             ending = current.verdict is LEASE_LOST or child.distrusted
             if self._leases.expired(current.job.token, now) and not ending:
@@ -77,17 +83,24 @@ class Watch:
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.counted_from > current.timeout_s:
-            self.end(child, Outcome.TIMED_OUT, f"Hard timeout exceeded: it ran for more than {current.timeout_s:g} s")
+            self.end(
+                child,
+                current,
+                Outcome.TIMED_OUT,
+                f"Hard timeout exceeded: it ran for more than {current.timeout_s:g} s",
+            )
         elif current.stall_s is not None and now - current.moved > current.stall_s:
-            self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
+            self.end(child, current, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
             memory_limits.give_cgroup(child, current, self._slots.zygotes.groups)
             if (over := memory_limits.verdict(child, current)) and self._slots.isolate(child, over):
                 child.signal(signal.SIGKILL)
 
-    def end(self, child: Child, outcome: Outcome, error: str) -> None:
+    def end(self, child: Child, current: Assignment, outcome: Outcome, error: str) -> None:
         """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
-        current = child.current
+        if child.shared:
+            self._sharing.end(child, current, Verdict(outcome, error))
+            return
         if self._slots.isolate(child, Verdict(outcome, error)):
             if outcome is Outcome.TIMED_OUT:
                 _log.warning("Job %s timed out", short_id(current.job.id), extra=job_log.fields(current.job))
@@ -108,8 +121,8 @@ class Watch:
         """
         job = child.current.job
         _log.error("job %s: %s; its process is killed", short_id(job.id), LEASE_LOST.error, extra=job_log.fields(job))
-        self._leases.not_kept.update(one.job.token for one in child.given)
+        self._leases.not_kept.update(child.given)
         self._slots.release_behind(child)  # Their leases are as old.
-        for one in child.given:
+        for one in child.given.values():
             one.decide(LEASE_LOST)
         child.signal(signal.SIGKILL)

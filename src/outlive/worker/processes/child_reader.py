@@ -17,7 +17,9 @@ from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
 from outlive.worker.limits import running_time
-from outlive.worker.processes.children import Assignment, Child, Verdict
+from outlive.worker.processes.assignments import Assignment, Verdict
+from outlive.worker.processes.children import Child
+from outlive.worker.processes.job_output import JobOutput
 
 if TYPE_CHECKING:
     from outlive.worker.attempt_events import AttemptEvents
@@ -94,12 +96,16 @@ class ChildReader:
                 self._call(child, message)
             case protocol.Progress():
                 self._progress(child, message)
+            case protocol.Printed(token, data):
+                if (one := child.find(token)) and child.shared and len(data) <= protocol.MAX_PRINTED_BYTES:
+                    one.output = one.output or JobOutput()
+                    one.output.add(data, one.job)
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._report.traced(spans)
             case protocol.Imported(token):
-                if child.runs(token):
-                    child.current.imported = True
+                if one := child.find(token):
+                    one.imported = True
 
     def _read_on(self, child: Child) -> None:
         if child not in self._turns:
@@ -131,13 +137,13 @@ class ChildReader:
         _log.error("child %d %s: it is killed", child.pid, reason)
         self._stop_reading(child)
         child.retiring = child.distrusted = True
-        if child.given:
+        if child.given and not child.shared:
             child.current.decide(Verdict(Outcome.CRASHED, f"its process {reason}"))
         child.signal(signal.SIGKILL)
         self.forget(child)
 
     def _end(self, child: Child, done: protocol.Done) -> None:
-        if not child.runs(done.token):
+        if not child.find(done.token):
             self.distrust(child, "answers for a job that it does not run")
         elif len(done.error or "") > protocol.MAX_ERROR_CHARS or len(done.stack or "") > protocol.MAX_STACK_CHARS:
             self.distrust(child, "sends an error over the limit")
@@ -145,43 +151,48 @@ class ChildReader:
             self._done(child, done)
 
     def _call(self, child: Child, call: protocol.Call) -> None:
-        if child.asking + child.unread >= MAX_CALLS:
-            self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
+        most = MAX_CALLS * (child.shared.seats if child.shared else 1)
+        if child.asking + child.unread >= most:
+            self.distrust(child, f"has {most} calls under way and reads no answer")
             return
         if call.number:
             child.asking += 1
         elif call.verb != "step":
             self.distrust(child, "makes a call without a number")
             return
+        one = child.find(call.token)
         if call.verb in ("complete", "secret"):
-            child.answer(self._prove(child, call))
-        elif call.verb == "step" and child.given and not self._may_keep(child.current, len(call.body)):
+            child.answer(self._prove(one, call))
+        elif call.verb == "step" and not self._may_keep(child, one, len(call.body)):
             self.distrust(child, "sends more steps than a job can keep")
         else:
             self._report.called(child, call)
 
-    def _may_keep(self, job: Assignment, size_bytes: int) -> bool:
+    def _may_keep(self, child: Child, one: Assignment | None, size_bytes: int) -> bool:
         """Whether the steps of this attempt are within the limits of a job. Each has a name and arguments beside its
-        value."""
+        value. One of no attempt counts too: it may be one of many that are forged."""
+        if (job := one or next(iter(child.given.values()), None)) is None:
+            return True
         job.moved = running_time.now()
         job.steps += 1
         job.steps_bytes += size_bytes
         return job.steps <= protocol.MAX_STEPS and job.steps_bytes <= 2 * protocol.MAX_STEP_BYTES
 
-    def _prove(self, child: Child, call: protocol.Call) -> protocol.Reply:
-        token = child.current.job.token if child.given else 0
-        if call.body != b"%d" % token:
+    def _prove(self, one: Assignment | None, call: protocol.Call) -> protocol.Reply:
+        if one is None:
             return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
-        child.current.completing = child.current.completing or call.verb == "complete"
-        return protocol.Reply(call.number, self._report.secret_of(token).encode())
+        one.completing = one.completing or call.verb == "complete"
+        return protocol.Reply(call.number, self._report.secret_of(call.token).encode())
 
     def _progress(self, child: Child, progress: protocol.Progress) -> None:
         """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""
         checkpoint, message = progress.checkpoint or b"", progress.message or ""
         if len(checkpoint) > protocol.MAX_CHECKPOINT_BYTES or len(message) > protocol.MAX_PROGRESS_CHARS:
             self.distrust(child, "sends progress over the limit")
-        elif child.runs(progress.token):
-            child.current.moved = running_time.now()
+        elif one := child.find(progress.token):
+            one.moved = running_time.now()
+            if child.shared and progress.checkpoint is not None:  # It may begin again in another process.
+                one.kept = one.kept._replace(checkpoint=progress.checkpoint)
             self._report.progressed(progress)
 
     def _take_turns(self, child: Child) -> None:

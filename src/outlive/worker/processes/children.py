@@ -8,22 +8,19 @@ import os
 import signal
 import socket
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from outlive import linux, protocol
-from outlive.model import Claimed, Kept, MemoryCourse
-from outlive.protocol import Reply, Run, TaskFacts, encode_frame
-from outlive.states import Outcome
+from outlive.model import Claimed
+from outlive.protocol import Reply, Run, encode_frame
 from outlive.worker.limits import running_time
 from outlive.worker.limits.cgroups import Group
-from outlive.worker.limits.memory import MemorySeries, Survey
-from outlive.worker.processes.job_output import JobOutput
+from outlive.worker.limits.memory import Survey
+from outlive.worker.processes.assignments import Assignment
+from outlive.worker.processes.job_output import ChildOutput, JobOutput
 
 if TYPE_CHECKING:
     from outlive.worker.processes.zygote_handle import Parent, ZygoteHandle
@@ -38,77 +35,26 @@ AHEAD_S = 0.03
 OVER_S = 2 * AHEAD_S
 
 
-class Verdict(NamedTuple):
-    """The supervisor's decision to end an attempt, and why."""
-
-    outcome: Outcome
-    error: str
-    again_s: float | None = None
-    """After how many seconds the job may begin again, if it is released."""
-
-
-LEASE_LOST = Verdict(Outcome.RELEASED, "its lease could not be renewed in time")
-GIVEN_UP = Verdict(Outcome.LOST, "given up by others")
-
-
-class Assignment(msgspec.Struct, eq=False, gc=False):
-    """An attempt on its way through a slot."""
-
-    job: Claimed
-    facts: TaskFacts
-    timeout_s: float | None
-    stall_s: float | None
-    memory_bytes: int | None
-    kept: Kept
-    marked: bool
-    """The database has it as begun: it was claimed for a free slot, or was marked since."""
-    alone: bool = False
-    """A suspect: no other job may run in this worker until the database has recorded that one does."""
-    taken: float = msgspec.field(default_factory=time.monotonic)
-    waits_until: float = 0.0
-    """When it is released if no child has taken it."""
-    started: float = 0.0
-    """By the monotonic clock, like `taken` and `waits_until`."""
-    counted_from: float = 0.0
-    """When it began and when it last moved, by running time: limits are judged by that."""
-    moved: float = 0.0
-    begun: bool = False
-    imported: bool = False
-    """With `preload=False`: its own interpreter has imported the app."""
-    steps: int = 0
-    steps_bytes: int = 0
-    """How many steps it has sent in this attempt, and how much that was."""
-    completing: bool = False
-    verdict: Verdict | None = None
-    """Only `decide` sets it."""
-    term_sent: float | None = None
-    """By running time."""
-    peak_bytes: int = 0
-    base_bytes: int = 0
-    """The memory of its child when it began."""
-    begun_at: float = 0.0
-    """Wall-clock time, which files are stamped with."""
-    trace: tuple[str, str] | None = None
-    """The context of its span, if it has one."""
-    kills_before: int = 0
-    """How many processes of its child the kernel had killed for lack of memory before it began."""
-    series: MemorySeries | None = None
-    """None until its memory is measured."""
-
-    def decide(self, verdict: Verdict) -> None:
-        """Decide how it ends. The first decision stays, unless the lease is lost: then it is charged with nothing."""
-        if self.verdict is None or verdict is LEASE_LOST:
-            self.verdict = verdict
-
-    def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
-        """How its memory changed, if that is worth keeping."""
-        return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
-
-    def memory_so_far(self) -> MemoryCourse | None:
-        return None if self.series is None else self.series.course(self.memory_bytes)
-
-
 _frames = partial(protocol.FrameReader, protocol.FROM_CHILD, protocol.MAX_CHILD_FRAME_BYTES)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What is known of a child that runs many jobs at once."""
+
+    seats: int
+    """How many it may run."""
+    output: ChildOutput = field(default_factory=ChildOutput)
+    ticks: int = 0
+    turned_at: float = field(default_factory=running_time.now)
+    """How often its event loop has ticked, and when (running time) that was seen to change."""
+    looked_at: float = 0.0
+    others_cpu_s: float | None = None
+    """The CPU time of its other threads when the loop was first seen to stand still."""
+    used_bytes: int = 0
+    aborted_at: float | None = None
+    suspended: int = 0
+    """How many jobs have waited in it. What they had stays in its memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +69,8 @@ class Child:
     group: Group | None = None
     task: str | None = None
     served: int = 0
-    given: deque[Assignment] = field(default_factory=deque)
+    given: dict[int, Assignment] = field(default_factory=dict)
+    """Its jobs by token, in the order in which it runs them."""
     frames: protocol.FrameReader[protocol.FromChild] = field(default_factory=_frames)
     output: JobOutput = field(default_factory=JobOutput)
     unsent: bytearray = field(default_factory=bytearray)
@@ -152,6 +99,8 @@ class Child:
     parked_at: float = 0.0
     parked_call: int = 0
     """The number of the call in which it waits."""
+    shared: Shared | None = None
+    """Set if it runs all of its jobs at once."""
 
     @property
     def survey(self) -> Survey:
@@ -163,14 +112,24 @@ class Child:
         return self.parent.zygote
 
     @property
+    def running(self) -> list[Assignment]:
+        """The jobs that it runs or is about to begin."""
+        return list(self.given.values()) if self.shared else [self.current] if self.given else []
+
+    @property
+    def seats_left(self) -> int:
+        """How many more jobs it may run at once with those that it has."""
+        return self.shared.seats - len(self.given) if self.shared and self.bound and self.pid else 0
+
+    @property
     def current(self) -> Assignment:
         """The first of its jobs, which it runs or is about to begin."""
-        return self.given[0]
+        return next(iter(self.given.values()))
 
     @property
     def measured(self) -> bool:
         """Whether the memory of its job is limited."""
-        return self.group is not None or self.current.memory_bytes is not None
+        return self.shared is None and (self.group is not None or self.current.memory_bytes is not None)
 
     @property
     def bound(self) -> bool:
@@ -180,26 +139,30 @@ class Child:
     @property
     def held_up(self) -> bool:
         """Whether no job should wait behind its own: one of them has losses, or is being stopped."""
-        return any(one.job.losses or one.verdict for one in self.given)
+        return any(one.job.losses or one.verdict for one in self.given.values())
 
-    def runs(self, token: int) -> bool:
-        return bool(self.given) and self.given[0].job.token == token
+    def find(self, token: int) -> Assignment | None:
+        """The attempt with this token, if it runs that."""
+        one = self.given.get(token)
+        return one if one is not None and (self.shared or one is self.current) else None
 
     def give(self, assignments: list[Assignment], max_result_bytes: int) -> bool:
         """Send it jobs, which it runs in order. False if its tickets are full: then it has none of them."""
         data = protocol.write_tickets(one.job.token for one in assignments)
         if self.tickets.write(data) != len(data):  # A job has opened the pipe and written into it.
             return False
-        idle = not self.given
-        self.given.extend(assignments)
-        if idle:
-            self.begin()
-        self.task = assignments[0].job.task
+        idle, first = not self.given, assignments[0]
+        self.given |= {one.job.token: one for one in assignments}
+        if first.shares and self.shared is None:
+            self.shared = Shared(first.facts.share)
+        if idle or self.shared:
+            self.begin(assignments)
+        self.task = first.job.task
         for one in assignments:
             job = one.job
             self.served += 1
-            last = self.served >= one.facts.max_jobs
-            limits = (last, max_result_bytes, one.kept.checkpoint, job.source, one.trace, one.kept.steps)
+            last = self.served >= one.facts.max_jobs or one.apart
+            limits = (last, max_result_bytes, one.kept.checkpoint, job.source, one.trace, one.kept.steps, one.shares)
             self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
         self.retiring = self.retiring or last
         self.flush()
@@ -207,7 +170,7 @@ class Child:
 
     def park(self, call: int) -> None:
         """Its job is suspended. The process waits for the answer to this call."""
-        self.parked, self.parked_at, self.parked_call = self.given.popleft(), time.monotonic(), call
+        self.parked, self.parked_at, self.parked_call = self.given.pop(self.current.job.token), time.monotonic(), call
 
     def resume(self, job: Claimed, waited: protocol.Waited) -> Assignment:
         """Its job was claimed again and goes on. Its limits count from now."""
@@ -215,16 +178,15 @@ class Child:
         one, self.parked = self.parked, None
         one.job, one.started = job, time.monotonic()
         one.counted_from = one.moved = running_time.now()
-        self.given.append(one)
+        self.given[job.token] = one
         self.answer(protocol.answer_wait(self.parked_call, waited))
         return one
 
     def recall(self) -> list[Assignment]:
         """Take back the jobs that it did not begin."""
         tokens = set(protocol.read_tickets(self.tickets.read(MOST_TICKETS_BYTES) or b""))
-        back = [one for one in self.given if one.job.token in tokens]
+        back = [self.given.pop(token) for token in list(self.given) if token in tokens]
         if back:
-            self.given = deque(one for one in self.given if one.job.token not in tokens)
             self.served -= len(back)
             if self.retiring and not self.given:
                 self.dismiss()  # It was waiting for its last job.
@@ -240,11 +202,14 @@ class Child:
         """Whether its job takes longer than all the work that a child is given ahead: no job should wait behind it."""
         return bool(self.given) and now - self.current.started > OVER_S
 
-    def begin(self) -> None:
-        """Its first job begins, with the memory that the child has now."""
-        assignment = self.current
-        assignment.started = time.monotonic()
-        assignment.counted_from = assignment.moved = running_time.now()
+    def begin(self, given: list[Assignment]) -> None:
+        """The first of these jobs begins, or all of them, with the memory that the child has now."""
+        began, counted_from = time.monotonic(), running_time.now()
+        for one in given if self.shared else given[:1]:
+            one.started, one.counted_from, one.moved = began, counted_from, counted_from
+        assignment = given[0]
+        if self.shared and self.inherited_bytes is not None:
+            return
         if assignment.memory_bytes is not None:
             assignment.begun_at = time.time()
             preloaded = assignment.facts.preload
@@ -299,8 +264,29 @@ class Child:
         for _ in range(4):
             if not (data := self.pipe.read(65536)):
                 return data is None  # There is no more for now.
-            self.output.add(data, job or (self.given[0].job if self.given else None))
+            if self.shared:
+                self.shared.output.add(data, self.pid, self.task)
+            else:
+                self.output.add(data, job or (self.current.job if self.given else None))
         return True
+
+    def output_of(self, one: Assignment, *, marked: bool = False) -> str | None:
+        """What a job has printed that has just ended."""
+        shared = one.output.end(one.job) if one.output else None
+        if self.shared:
+            return shared
+        own = self.output.end(one.job, marked=marked)
+        return own if shared is None else shared + (own or "")
+
+    def pulse(self) -> tuple[int, int]:
+        """Of a shared child: how often its loop has ticked, and the token of the attempt whose code runs; 0: none."""
+        ticks, token = protocol.PULSE.unpack(os.pread(self.stack.fileno(), protocol.PULSE.size, 0))
+        return ticks, token
+
+    def halt(self, one: Assignment, *, suspended: bool = False) -> None:
+        """Let a job of a shared child be cancelled, or what it has left running beside its wait."""
+        self.send(protocol.Halt(one.job.token, suspended))
+        self.flush()
 
     def stack_of_ended(self) -> str | None:
         """The stack that faulthandler wrote for the job that has just ended, as text that Postgres accepts."""
@@ -310,6 +296,8 @@ class Child:
 
     def steps_under_way(self) -> str:
         """The steps that it is in, or was in when it died."""
+        if self.shared:
+            return ""
         data = os.pread(self.stack.fileno(), protocol.STEPS_UNDER_WAY_BYTES, 0)
         return data.partition(b"\0")[0].decode("utf-8", "replace")
 
@@ -318,6 +306,14 @@ class Child:
             return
         if not linux.kill_group(self.pid, number):  # It has no process group of its own yet.
             linux.kill(self.pid, number)
+
+    def stop(self) -> None:
+        """Tell its jobs to end at once."""
+        if self.shared:
+            for one in self.given.values():
+                self.halt(one)
+        else:
+            self.signal(signal.SIGTERM)
 
     def retire(self) -> None:
         """Let it finish the jobs that it has, and give it no more.
@@ -343,19 +339,3 @@ class Child:
         loop.remove_reader(self.pipe)
         for one in (self.socket, self.pipe, self.stack, self.tickets):
             one.close()
-
-
-class _Limits(TypedDict, total=False):
-    """The limits of a task, or those that a job has in place of them. None means no limit."""
-
-    timeout_s: float | None
-    stall_s: float | None
-    memory_bytes: int | None
-
-
-def assignment(job: Claimed, facts: TaskFacts, kept: Kept, *, marked: bool) -> Assignment:
-    limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
-    if job.options is not None:
-        limits.update(msgspec.json.decode(job.options, type=_Limits))
-    begun = marked or job.attempt > 1  # The database always has a second attempt as begun.
-    return Assignment(job, facts, kept=kept, marked=begun, alone=job.alone_s > 0, **limits)

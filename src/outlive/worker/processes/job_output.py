@@ -7,6 +7,7 @@ the others are counted.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
@@ -23,6 +24,7 @@ LOGGED_BYTES = 64 * 1024
 """How much of one attempt is logged per second."""
 
 _SIGN = output.SIGN.encode()
+_log = logging.getLogger("outlive.worker")
 
 
 class JobOutput:
@@ -124,3 +126,24 @@ class JobOutput:
         if self._left_out:
             job_log.left_out(job, self._left_out)
             self._left_out = 0
+
+
+class ChildOutput:
+    """What a shared child prints that is no job's: that of what jobs share, of native code, of their subprocesses."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self._since, self._lines_left = -math.inf, 0
+        self.last = ""
+        """The last line, which may say why the child died."""
+
+    def add(self, data: bytes, pid: int, task: str | None) -> None:
+        *lines, rest = (self._partial + data).split(b"\n")
+        self._partial = rest[-MAX_LINE_BYTES:]
+        if (now := time.monotonic()) - self._since >= 1.0:
+            self._since, self._lines_left = now, LOGGED_LINES
+        for line in filter(None, lines):
+            self.last = output.as_text(line.decode(errors="replace")).replace("\0", "")
+            if self._lines_left > 0:
+                self._lines_left -= 1
+                _log.info("child %d, shared by jobs of %s: %s", pid, task, self.last)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from outlive.worker.processes.children import AHEAD_S, OVER_S, Assignment, Child
+from outlive.worker.processes.assignments import Assignment
+from outlive.worker.processes.children import AHEAD_S, OVER_S, Child
 
 MAX_AHEAD = 800
 """How many jobs a child has at most."""
@@ -63,11 +64,23 @@ def spread(
     worker again, no other job is suspected.
     """
     loads: list[Load] = []
+    seats: dict[str, list[Load]] = {}
     heaps: dict[str, list[tuple[int, int, Load]]] = {}
     """The loads of each warm task, the smallest first, in shares. Those that are full are left out."""
     for one in jobs:
         task, max_jobs = one.job.task, one.facts.max_jobs
-        alone = max_jobs == 1 or one.job.losses
+        if one.shares:  # A free slot is taken only if all that share are full.
+            if task not in seats:
+                seats[task] = _shared(children, task, max_jobs)
+                loads += seats[task]
+            if not any(len(load.jobs) < load.most for load in seats[task]) and min(free, at_hand) > 0:
+                free, at_hand = free - 1, at_hand - 1
+                seats[task].append(Load(None, min(one.facts.share, max_jobs)))
+                loads.append(seats[task][-1])
+            if open_one := next((load for load in seats[task] if len(load.jobs) < load.most), None):
+                open_one.jobs.append(one)
+            continue
+        alone = max_jobs == 1 or one.job.losses or one.apart
         if not alone and task not in heaps:
             warm = [Load(child, max_jobs - child.served, len(child.given)) for child in _open(children, task, max_jobs)]
             heaps[task] = [(load.length // share(task), n, load) for n, load in enumerate(warm, len(loads))]
@@ -89,6 +102,12 @@ def spread(
             else:
                 heapq.heappop(heap)
     return loads
+
+
+def _shared(children: Collection[Child], task: str, max_jobs: int) -> list[Load]:
+    """The shared children of a task that have room."""
+    able = [child for child in children if child.task == task and child.seats_left > 0]
+    return [Load(child, min(child.seats_left, max_jobs - child.served), len(child.given)) for child in able]
 
 
 def _open(children: Collection[Child], task: str, max_jobs: int) -> Iterator[Child]:

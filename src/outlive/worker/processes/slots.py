@@ -16,18 +16,20 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import linux
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Kept
-from outlive.protocol import Done, Ready, Stopping, TaskFacts, Waited
+from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
+from outlive.worker.ending import shared_deaths
 from outlive.worker.ending.deaths import Deaths
 from outlive.worker.ending.deferred_ends import DeferredEnds
 from outlive.worker.ending.ends import Unclean, answered
+from outlive.worker.processes.assignments import Assignment, Verdict, assignment
 from outlive.worker.processes.child_reader import ChildReader
-from outlive.worker.processes.children import Assignment, Child, Verdict, assignment
+from outlive.worker.processes.children import Child
+from outlive.worker.processes.parking import Parking
 from outlive.worker.processes.placement import Pace, spread
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting import job_log
@@ -67,7 +69,8 @@ class Slots:
         """Why this worker can't begin jobs at present."""
         self.unclean = Unclean()
         self.deaths = Deaths(self)
-        self._may_have_suspect = self._may_have_parked = False
+        self.parking = Parking(self)
+        self._may_have_suspect = False
 
     @property
     def children(self) -> Collection[Child]:
@@ -87,6 +90,10 @@ class Slots:
             return 0
         return max(0, min(self.free, self.zygotes.at_hand() - len(self.unplaced)))
 
+    def shares(self, task: str) -> bool:
+        """Whether many jobs of this task run in one process."""
+        return task in self.tasks and self.tasks[task].share > 1
+
     def idle(self) -> bool:
         """Whether all slots are free."""
         return self.capacity() == self.size
@@ -95,14 +102,15 @@ class Slots:
         """The suspect that runs alone for now."""
         if not self._may_have_suspect:
             return None
-        given = (child.current for child in self.busy)
+        given = (one for child in self.busy for one in child.running)
         found = next((one for one in (*self.unplaced, *given) if one.alone), None)
         self._may_have_suspect = found is not None
         return found
 
     def unmarked(self) -> list[Assignment]:
         """Jobs that run and are not marked as begun in the database."""
-        return [child.current for child in self.busy if not child.current.marked and child.has_begun()]
+        running = [(child, one) for child in self.busy for one in child.running if not one.marked]
+        return [one for child, one in running if child.shared or child.has_begun()]
 
     # What the zygotes report
 
@@ -142,8 +150,7 @@ class Slots:
             for job in jobs:
                 self.release(job, "its worker stops")
             return
-        if self._may_have_parked:
-            self._end_outdated({job.id for job in jobs})
+        self.parking.end_outdated(jobs)
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
@@ -155,6 +162,7 @@ class Slots:
                 reason = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))
                 continue
+            one.apart = one.apart or (facts.share > 1 and self.deaths.suspects(job.id))
             behind = facts.max_jobs == 1 and self.free <= 0
             one.trace = self.report.starting(job)
             one.waits_until = one.taken + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
@@ -190,7 +198,11 @@ class Slots:
         if placed:
             self.withdraw(lambda one: one.job.token in placed)
 
-    def _place_again(self, returned: list[Assignment], wait_s: float) -> None:
+    def move(self, returned: list[Assignment]) -> None:
+        """Place jobs that were behind another one."""
+        self.place_again(returned, MOVE_S)
+
+    def place_again(self, returned: list[Assignment], wait_s: float) -> None:
         """Place jobs that a child has returned."""
         for one in returned:
             one.waits_until = time.monotonic() + wait_s
@@ -213,44 +225,6 @@ class Slots:
         self.unplaced = left
         return withdrawn
 
-    # Jobs that wait
-
-    def park(self, child: Child, call: int, *, keep: bool) -> None:
-        """Its job is suspended, so its slot is free. Its process stays, or ends if that is of no use.
-
-        It ends too if it was about to be stopped: what was decided about this attempt must not be done to the next.
-        """
-        self._place_again(child.recall(), MOVE_S)
-        self.report.suspended(child.current)
-        child.park(call)
-        self._may_have_parked = True
-        if not keep or (child.parked and child.parked.verdict):
-            self.end_parked(child)
-        self.child_ready()
-
-    def resume(self, job: Claimed, waited: Waited) -> bool:
-        """A job that waited was claimed again: its process goes on. False if that is gone."""
-        for child in self.children:
-            if child.parked and child.parked.job.id == job.id and linux.lives(child.pid):
-                child.resume(job, waited).trace = self.report.starting(job)
-                return True
-        return False
-
-    def _end_outdated(self, jobs: Collection[UUID]) -> None:
-        """These jobs begin again: their parked processes don't know what happened meanwhile."""
-        parked = [child for child in self.children if child.parked]
-        for child in parked:
-            if child.parked and child.parked.job.id in jobs:
-                self.end_parked(child)
-        self._may_have_parked = bool(parked)
-
-    def end_parked(self, child: Child) -> UUID:
-        """End a parked process: its job goes on in another one. Returns the id of the job."""
-        assert child.parked is not None
-        id = child.parked.job.id
-        child.retire()
-        return id
-
     # Jobs that a child has and did not begin
 
     def relieve(self, child: Child) -> None:
@@ -263,7 +237,7 @@ class Slots:
         """A child does not begin its job: it is stopped, or stuck."""
         _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
-        self._place_again(child.recall(), WAIT_FOR_CHILD_S)
+        self.place_again(child.recall(), WAIT_FOR_CHILD_S)
         if not child.given:  # Otherwise it has just begun it.
             child.signal(signal.SIGKILL)
 
@@ -278,10 +252,10 @@ class Slots:
             self.reader.read_sent(child)
         if len(child.given) > 1 and not child.distrusted:
             self.reader.distrust(child, "took the tickets of jobs that it does not run")
-        alone = child.runs(current.job.token) and len(child.given) == 1
+        alone = child.given.keys() == {current.job.token}
         if alone and verdict is not None:
             current.decide(verdict)  # First, so that the others are not given to this child again.
-        self._place_again(returned, MOVE_S)
+        self.move(returned)
         return alone
 
     def release_behind(self, child: Child) -> None:
@@ -294,42 +268,61 @@ class Slots:
         back = self.withdraw(lambda one: one.job.token in tokens)
         for child in self.busy:
             self.reader.read_output(child)  # The answer of the job before it may not be read yet.
-            asked = [one for one in child.given if one.job.token in tokens]
-            if asked and child.given and (asked[-1] is not child.current or not child.has_begun()):
+            asked = [one for token, one in child.given.items() if token in tokens]
+            if asked and (child.shared or asked[-1] is not child.current or not child.has_begun()):
                 back += child.recall()
         for one in back:
             if one.job.token in tokens:
                 end = Ended(one.job.token, Outcome.CANCELLED, error="cancelled on request, before it began")
                 self.report.ended(one.job, end)
-        self._place_again([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
+        self.place_again([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
     def release(self, job: Claimed, why: str = "it had not begun", after_s: float | None = None) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error=why, after_s=after_s))
 
     # Ends
 
+    def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
+        if child.shared:
+            shared_deaths.child_died(self, child, exit)
+        else:
+            self.deaths.child_died(child, exit, with_parent=with_parent)
+
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""
         if len(done.result or b"") > self.config.max_result_bytes:
             self.reader.distrust(child, "sends a result over the limit")
             return
-        ended = child.given.popleft()
+        ended = child.given.pop(done.token)
         if self.unclean.concerns(child, ended, done.changed):
-            self._place_again(child.recall(), WAIT_FOR_CHILD_S)
+            self.place_again(child.recall(), WAIT_FOR_CHILD_S)
         fresh = ended.facts.max_jobs == 1
         took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started, fresh=fresh)
         child.cpu_s += done.cpu_s or 0.0
         verdict = ended.verdict
         if done.outcome is Outcome.FAILED and verdict is None:
             verdict = self.deaths.by_kernel(child, ended)
-        if child.given:
-            child.begin()
+        if child.given and not child.shared:
+            child.begin([child.current])
         end, stopped = answered(child, ended, done, verdict, took_s, self.deferred)
         self.report_end(ended, end, verdict, stopped=stopped)
-        if child.retiring and not child.given and child.served < ended.facts.max_jobs:
+        if child.shared:
+            self._seat_freed(child)
+        elif child.retiring and not child.given and child.served < ended.facts.max_jobs:
             child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
             self.place()
+
+    def _seat_freed(self, child: Child) -> None:
+        """A job of a shared child has ended. If that was its last, and another one has seats for its task, it ends."""
+        if not child.given and not child.retiring:
+            others = (one for one in self.children if one.task == child.task and one is not child)
+            child.retiring = any(one.seats_left for one in others)
+        if not child.given and child.retiring:
+            child.dismiss()
+        elif self.unplaced:
+            self.place()
+        self.report.slot_freed()
 
     def report_end(self, ended: Assignment, end: Ended, verdict: Verdict | None, *, stopped: bool) -> None:
         """Report an end. An attempt that was stopped waits until it is known why."""
@@ -373,4 +366,4 @@ class Slots:
     def end(self) -> list[Assignment]:
         """Place no more jobs, and return those that are left."""
         self.stopping = True
-        return [assignment for child in self.children for assignment in child.given] + list(self.unplaced)
+        return [assignment for child in self.children for assignment in child.given.values()] + list(self.unplaced)

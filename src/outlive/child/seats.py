@@ -1,0 +1,85 @@
+"""The jobs of a shared child, each in its seat, and what the supervisor sees of them from outside."""
+
+from __future__ import annotations
+
+import mmap
+from asyncio import Task
+from collections.abc import Coroutine, Generator
+from contextvars import ContextVar
+from typing import Any
+
+from outlive import protocol
+from outlive.child.copies import CopiesExit
+from outlive.protocol import Run
+
+
+class Pulse:
+    """What the supervisor sees of this process while it is blocked, or dead: a page of memory that both have."""
+
+    def __init__(self, file: int) -> None:
+        self._cells = memoryview(mmap.mmap(file, protocol.PULSE.size)).cast("q")
+
+    def tick(self) -> None:
+        self._cells[0] += 1
+
+    def run(self, token: int) -> None:
+        """The code of this attempt runs; 0: that of none does."""
+        self._cells[1] = token
+
+
+class Seat:
+    """One job in a shared child."""
+
+    __slots__ = ("begun", "halted", "main", "partial", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.main: Task[None]
+        self.begun: set[Task[Any]] = set()
+        """The tasks that it has begun, until they end."""
+        self.halted = False
+        self.partial = ""
+        """What it has printed since its last line break."""
+
+    def left(self) -> list[Task[Any]]:
+        return [one for one in self.begun if one is not self.main]
+
+
+current: ContextVar[Seat | None] = ContextVar("current", default=None)
+
+
+class Noted(Coroutine[Any, Any, Any]):
+    """A coroutine of a job. The supervisor can see from outside when its code runs.
+
+    A copy of this process that the code forks exits here: it must not go on with the jobs of others.
+    """
+
+    __slots__ = ("_code", "_copies_exit", "_pulse", "_seat")
+
+    def __init__(self, code: Coroutine[Any, Any, Any], seat: Seat, pulse: Pulse, copies_exit: CopiesExit) -> None:
+        self._code, self._seat, self._pulse, self._copies_exit = code, seat, pulse, copies_exit
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._code.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._code.throw, *error)
+
+    def _step(self, go_on: Any, *given: Any) -> Any:
+        self._pulse.run(self._seat.run.token)
+        try:
+            with self._copies_exit:
+                return go_on(*given)
+        except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the loop for it.
+            raise RuntimeError(f"a task of the job raised {type(error).__name__}: {error}") from error
+        finally:
+            self._pulse.run(0)
+
+    def close(self) -> None:
+        self._code.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._code.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._code, name)  # What shows a task reads cr_frame and others.

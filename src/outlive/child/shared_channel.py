@@ -1,0 +1,125 @@
+"""The end of a shared child's socket to the supervisor: its jobs ask and wait beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from asyncio import Future
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from outlive import protocol
+from outlive.child import seats
+from outlive.child.channel import MANY_BYTES, Channel, body_of, encode
+from outlive.child.talks import Talk
+from outlive.errors import OutliveError
+from outlive.protocol import Call, Halt, Reply, Run
+
+T = TypeVar("T")
+
+
+class SharedChannel(Channel):
+    """The thread of the event loop alone reads it."""
+
+    _read_bytes = MANY_BYTES
+
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        vars(self).update(vars(channel))  # It goes on where the channel is.
+        self._loop, self._thread = loop, threading.get_ident()
+        self._asked: dict[int, Future[Reply]] = {}
+        self._unsent = bytearray()
+        self.halts: list[Halt] = []
+        self._taken: set[int] = set()
+        """Tickets of jobs that are still to come."""
+        self.on_frames: Callable[[], None] = lambda: None
+        """What is called when jobs or halts may have come."""
+
+    def send(self, frame: protocol.FromChild) -> None:
+        """Send a frame with all others of this turn of the loop."""
+        self._refuse_copies()
+        data = encode(frame)
+        with self._lock:
+            first = not self._unsent
+            self._unsent += data
+        if first:
+            here = threading.get_ident() == self._thread
+            (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.flush)
+
+    def flush(self) -> None:
+        with self._lock:
+            data, self._unsent = self._unsent, bytearray()
+        self._socket.sendall(data)
+
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def call(self, verb: str, body: bytes) -> bytes:
+        """Ask without `await`. In the thread of the loop this stops all jobs until the answer is there."""
+        if threading.get_ident() != self._thread:
+            return asyncio.run_coroutine_threadsafe(self.acall(verb, body), self._loop).result()
+        if verb == "wait":
+            raise OutliveError("a job that shares its process can wait with `await` only: asleep, areceive, agather")
+        number = self._ask(verb, body)
+        self.flush()
+        while number not in self._replies:
+            self._read()
+        self._loop.call_soon(self.on_frames)
+        return body_of(self._replies.pop(number))
+
+    async def acall(self, verb: str, body: bytes) -> bytes:
+        number = self._ask(verb, body)
+        self._asked[number] = self._loop.create_future()
+        return body_of(await self._asked[number])
+
+    async def atalk(self, talk: Talk[T]) -> T:
+        try:
+            asked = next(talk)
+            while True:
+                try:
+                    answer = await self.acall(*asked)
+                except BaseException as error:
+                    asked = talk.throw(error)
+                else:
+                    asked = talk.send(answer)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+    def _ask(self, verb: str, body: bytes) -> int:
+        self._number += 1
+        self.send(Call(self._number, verb, body, self._asking()))
+        return self._number
+
+    def _asking(self) -> int:
+        seat = seats.current.get()
+        return 0 if seat is None else seat.run.token
+
+    def note_steps(self, names: object) -> None:
+        """The pulse is in that place."""
+
+    def read(self) -> None:
+        self._read()
+        self.on_frames()
+
+    def _handle(self, frame: protocol.ToChild) -> None:
+        match frame:
+            case Reply() if (asked := self._asked.pop(frame.number, None)) is not None:
+                if not asked.cancelled():
+                    asked.set_result(frame)
+            case Halt():
+                self.halts.append(frame)
+            case _:
+                super()._handle(frame)
+
+    def take_begun(self) -> list[Run]:
+        """The jobs that have come, without those that the supervisor has taken back."""
+        if not self._runs:
+            return []
+        with suppress(BlockingIOError):
+            self._taken.update(protocol.read_tickets(os.read(self.tickets, MANY_BYTES)))
+        runs = [run for run in self._runs if run.token in self._taken]
+        self._taken.difference_update(run.token for run in runs)
+        self._runs.clear()
+        return runs

@@ -1,0 +1,138 @@
+"""The watch over shared children: the time of each job, the event loop that they share, and the memory of all together.
+
+A child can't tell that its loop is blocked, so its pulse (protocol.PULSE) is read from outside. A job that blocks it is
+charged only if it is certain that its code ran all the time. A job is cancelled first; if it ignores that, its process
+is killed. What becomes of the others then is said in ending/shared_deaths.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+from outlive import linux
+from outlive.humanize import short_id
+from outlive.protocol import TICK_S
+from outlive.states import Outcome
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.limits import memory_limits, running_time
+from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
+from outlive.worker.processes.children import KILL_AFTER_S, Child, Shared
+from outlive.worker.processes.slots import Slots
+from outlive.worker.reporting import job_log
+
+LOOK_S = 0.25
+"""How often the jobs of a shared child are looked at: they may be thousands."""
+DUMP_S = 1.0
+"""How long a blocked process may take to write its stack and die, before it is killed."""
+FULL = 0.8
+"""A child that has this part of its memory limit takes no more jobs, and is replaced."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class SharedWatch:
+    def __init__(self, slots: Slots, leases: Leases) -> None:
+        self._slots, self._leases = slots, leases
+
+    def judge(self, child: Child, shared: Shared, now: float, ran_until: float) -> None:
+        ticks, token = child.pulse()
+        if shared.aborted_at is not None:
+            if ran_until - shared.aborted_at > DUMP_S:
+                child.signal(signal.SIGKILL)
+            return
+        if ticks != shared.ticks:
+            shared.ticks, shared.turned_at, shared.others_cpu_s = ticks, ran_until, None
+        else:
+            self._judge_loop(child, shared, token, ran_until)
+        if ran_until - shared.looked_at < LOOK_S:
+            return
+        shared.looked_at = ran_until
+        if self._kill_untrusted(child, now):
+            return
+        for one in list(child.given.values()):
+            self._judge_job(child, one, ran_until)
+        limit_bytes = next(iter(child.given.values())).facts.memory_bytes if child.given else None
+        if limit_bytes is not None:
+            self._judge_memory(child, shared, token, limit_bytes)
+
+    # Jobs
+
+    def _judge_job(self, child: Child, one: Assignment, now: float) -> None:
+        if one.term_sent is not None:
+            if now - one.term_sent > KILL_AFTER_S:
+                child.signal(signal.SIGKILL)
+        elif one.verdict is not None:
+            self.end(child, one, one.verdict)
+        elif one.timeout_s is not None and now - one.counted_from > one.timeout_s:
+            _log.warning("Job %s timed out", short_id(one.job.id), extra=job_log.fields(one.job))
+            error = f"Hard timeout exceeded: it ran for more than {one.timeout_s:g} s"
+            self.end(child, one, Verdict(Outcome.TIMED_OUT, error))
+        elif one.stall_s is not None and now - one.moved > one.stall_s:
+            self.end(child, one, Verdict(Outcome.TIMED_OUT, f"Stalled: no progress for {one.stall_s:g} s"))
+
+    def end(self, child: Child, one: Assignment, verdict: Verdict) -> None:
+        """Cancel a job. If it ignores that, its process is killed."""
+        one.decide(verdict)
+        one.term_sent = running_time.now()
+        child.halt(one)
+
+    def _kill_untrusted(self, child: Child, now: float) -> bool:
+        """Kill a child if the lease of one of its jobs can't be trusted any more: others may run that soon."""
+        late = [one for one in child.given.values() if self._leases.expired(one.job.token, now)]
+        fresh = [one for one in late if one.verdict is not LEASE_LOST]
+        if fresh:
+            _log.error("%d jobs of child %d: %s; it is killed", len(fresh), child.pid, LEASE_LOST.error)
+            self._leases.not_kept.update(one.job.token for one in fresh)
+            for one in fresh:
+                one.decide(LEASE_LOST)
+            child.signal(signal.SIGKILL)
+        return bool(late)
+
+    # The loop
+
+    def _judge_loop(self, child: Child, shared: Shared, token: int, now: float) -> None:
+        """Kill a child whose loop stands still. Its death writes the stack of each thread."""
+        still_s = now - shared.turned_at
+        if still_s > 2 * TICK_S and shared.others_cpu_s is None:
+            shared.others_cpu_s = linux.cpu_of_other_threads(child.pid)
+        if still_s < self._slots.config.block_s + TICK_S:
+            return
+        if self._slots.report.owes_answer(child, token):  # The job waits for this worker, or for the database.
+            shared.turned_at = now
+            return
+        one = child.given.get(token)
+        busy_s = linux.cpu_of_other_threads(child.pid) - (shared.others_cpu_s or 0.0)
+        if one is not None and busy_s < still_s / 2:
+            beside = len(child.given) - 1
+            error = f"it blocked the event loop that it shares with {beside} other jobs for {still_s:.1f} s"
+            one.decide(Verdict(Outcome.CRASHED, error))
+            _log.error("job %s: %s; its process is killed", short_id(one.job.id), error, extra=job_log.fields(one.job))
+        else:
+            text = "the loop of child %d of %s stood still for %.1f s, and no job is known to block it: it is killed"
+            _log.error(text, child.pid, child.task, still_s)
+        shared.aborted_at = now
+        child.retiring = True
+        child.signal(signal.SIGABRT)
+
+    # Memory
+
+    def _judge_memory(self, child: Child, shared: Shared, token: int, limit_bytes: int) -> None:
+        """Replace a child that has nearly as much memory as it may have, and kill one that has more.
+
+        What it grows is noted for the job whose code runs now. That is a sample: over time it shows who takes most.
+        """
+        memory_limits.give_cgroup(child, next(iter(child.given.values())), self._slots.zygotes.groups)
+        used_bytes = memory_limits.used_bytes(child, limit_bytes)
+        if (one := child.given.get(token)) is not None and used_bytes > shared.used_bytes:
+            one.grown_bytes += used_bytes - shared.used_bytes
+        shared.used_bytes = used_bytes
+        if used_bytes > limit_bytes:
+            text = "child %d of %s has %s bytes, over the limit of %s: it is killed, and its %d jobs begin again"
+            _log.error(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}", len(child.given))
+            child.retiring = True
+            child.signal(signal.SIGKILL)
+        elif used_bytes > FULL * limit_bytes and not child.retiring:
+            text = "child %d of %s has %s of %s bytes: it takes no more jobs, and is replaced"
+            _log.info(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}")
+            child.retire()

@@ -1,0 +1,152 @@
+"""An app whose jobs share their processes, which workers import. Some of them harm their neighbours."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import outlive
+
+app = outlive.App()
+opened: list[str] = []
+
+
+@app.lifespan
+async def session() -> AsyncIterator[None]:
+    opened.append(f"opened in {os.getpid()}")
+    yield
+    print(f"closed in {os.getpid()}", flush=True)
+
+
+async def _until(path: str) -> None:
+    while not os.path.exists(path):  # noqa: ASYNC110, ASYNC240  # A file rings no bell.
+        await asyncio.sleep(0.1)
+
+
+@app.task(share=600, timeout="60s", max_attempts=2, backoff=0)
+async def guest(path: str = "") -> int:
+    """A healthy neighbour: it waits for a file, or does not wait."""
+    if path:
+        await _until(path)
+    return os.getpid()
+
+
+@app.task(share=600, timeout="60s", max_attempts=9, backoff=0, name=guest.name + ".offender")
+async def alone(what: str) -> int:
+    await _harm(what)
+    return os.getpid()
+
+
+async def _spin() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            logging.getLogger("deaf").warning("never")
+
+
+async def _raise_exit() -> None:
+    raise SystemExit(3)
+
+
+async def _harm(what: str) -> None:
+    match what:
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "block":
+            time.sleep(600)  # noqa: ASYNC251  # That is the harm.
+        case "close descriptors":
+            os.closerange(3, 10_000)
+        case "ignore":
+            await _spin()
+        case "stop the loop":
+            asyncio.get_running_loop().stop()
+        case "close the loop":
+            asyncio.get_running_loop().close()
+        case "exit in a task":
+            await asyncio.create_task(_raise_exit())
+        case "fork":
+            if os.fork() == 0:
+                await asyncio.sleep(0)
+                os._exit(9)
+        case "leak":
+            taken = []
+            while True:
+                taken.append(bytearray(8_000_000))
+                await asyncio.sleep(0.01)
+        case "leave tasks":
+            asyncio.create_task(_until("/nowhere"), name="left-behind")  # noqa: RUF006
+        case "leave a deaf task":
+            asyncio.create_task(_spin(), name="deaf")  # noqa: RUF006
+            await asyncio.sleep(0)
+
+
+@app.task(share=600, max_attempts=1, max_crashes=3, backoff=0, timeout="120s", memory="200MB")
+async def mixed(what: str, path: str) -> int:
+    """A neighbour, or an offender, of one task: they share a process."""
+    if what and outlive.current().attempt == 1:
+        await _until(path + ".crowd")
+    await (_harm(what) if what else _until(path))
+    return os.getpid()
+
+
+@app.task(share=10)
+async def talker(name: str) -> str:
+    print(f"print of {name}")
+    await asyncio.sleep(0.05)
+    logging.getLogger("talker").warning("log of %s", name)
+    await asyncio.to_thread(print, f"thread of {name}")
+    print(f"error of {name}", file=sys.stderr)
+    current = outlive.current()
+    current.progress(1, 2, name)
+    return f"{await asyncio.to_thread(lambda: outlive.current().job_id)} {current.job_id} {opened}"
+
+
+def _note(file: str) -> None:
+    with Path(file).open("a") as notes:
+        notes.write(f"charge {os.getpid()}\n")
+
+
+@outlive.step
+async def charge(order: int, file: str) -> int:
+    await asyncio.to_thread(_note, file)
+    return order * 100
+
+
+@app.task(share=50)
+async def durable(order: int, file: str) -> int:
+    job = outlive.current()
+    paid = await charge(order, file)
+    await job.asleep("200ms")
+    found: int = await job.areceive("packed", int)
+    numbers = await job.agather(part.job(n) for n in range(2))
+    return paid + found + sum(numbers)
+
+
+@app.task(share=50)
+async def part(n: int) -> int:
+    return n
+
+
+@app.task(share=50)
+async def kept(file: str, go: str) -> int:
+    paid = await charge(1, file)
+    outlive.current().checkpoint({"paid": paid})
+    await _until(go)
+    return paid
+
+
+@app.task(share=5)
+async def enqueuer(path: str) -> list[str]:
+    mine = await part.aenqueue(3)
+    other = part.enqueue(4)
+    return [str(mine.id), str(other.id), str(await mine.aresult(timeout=30)), str(other.id)]

@@ -1,0 +1,230 @@
+"""Jobs that share a process: many at once in one slot, each with its own context, and none pays for a neighbour."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlive import App, State, config, store
+from outlive.errors import ConfigError
+from outlive.states import Outcome
+from tests.driving.jobs import attempts, finished, outcomes
+from tests.processes.sharing import app, durable, enqueuer, guest, kept, mixed, talker
+from tests.waiting import eventually
+
+TARGET = "tests.processes.sharing:app"
+CHARGED = {Outcome.CRASHED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST}
+
+
+@pytest.fixture
+def go(database_url: str, tmp_path: Path) -> Iterator[Path]:
+    """A file that jobs wait for."""
+    app.configure(config.load(flags={"database_url": database_url}))
+    yield tmp_path / "go"
+    app.configure(None)
+
+
+def test_share_is_refused_for_a_plain_function():
+    with pytest.raises(ConfigError, match="it is a plain function, which would keep the others"):
+
+        @App().task(share=10)
+        def fetch(url: str) -> None: ...
+
+
+def test_many_jobs_share_one_process_and_one_slot(start, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(50)]
+    last = guest.enqueue()
+    start(slots=1, target=TARGET)
+    pid = last.result(timeout=30)
+    go.touch()
+    assert {job.result(timeout=30) for job in jobs} == {pid}
+
+
+def test_another_process_is_begun_when_the_first_is_full(start, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(700)]
+    start(slots=2, target=TARGET)
+    eventually(lambda: sum(job.status() is State.RUNNING for job in jobs[-3:]) == 3, within_s=30)
+    go.touch()
+    assert len({job.result(timeout=30) for job in jobs}) == 2
+
+
+def test_what_a_job_prints_logs_and_knows_is_its_own(start, queue, go):
+    jobs = {name: talker.enqueue(name) for name in ("ann", "bob", "eve")}
+    start(slots=1, target=TARGET)
+    for name, job in jobs.items():
+        in_thread, own, opened = job.result(timeout=30).split(" ", 2)
+        assert in_thread == own == str(job.id)
+        assert opened.count("opened") == 1, "once for all jobs of the process"
+        [attempt] = attempts(queue, job)
+        kinds = ["print of", "WARNING talker: log of", "thread of", "error of"]
+        assert attempt.output == "".join(f"{kind} {name}\n" for kind in kinds)
+
+
+def test_what_a_process_has_opened_is_closed_when_it_ends(start, go):
+    job = guest.enqueue()
+    worker = start(slots=1, target=TARGET)
+    pid = job.result(timeout=30)
+    worker.stop()
+    assert f"closed in {pid}" in worker.log()
+
+
+@pytest.mark.parametrize("what", ["segfault", "exit", "kill", "block", "close descriptors", "leak"])
+def test_a_job_that_kills_its_process_harms_no_neighbour_and_is_caught_alone(start, queue, go, what):
+    neighbours = [mixed.enqueue("", str(go)) for _ in range(100)]
+    offender = mixed.enqueue(what, str(go))
+    start(slots=2, target=TARGET, block_s="1")
+    eventually(lambda: all(job.status() is State.RUNNING for job in (neighbours[-1], offender)), within_s=30)
+    Path(f"{go}.crowd").touch()
+    if what == "block":  # In a process of its own it may block as long as it likes.
+        eventually(lambda: outcomes(queue, offender), within_s=60)
+        assert offender.cancel()
+    if what == "close descriptors":  # Nothing says who it was, so all of them run alone.
+        go.touch()
+    ended = finished(offender, within_s=90)
+    go.touch()
+    pids = {job.result(timeout=60) for job in neighbours}
+    assert len(pids) <= 2 or what == "close descriptors", "they share again"
+    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in neighbours)
+    found = attempts(queue, offender)
+    if what == "block":
+        assert found[0].outcome is Outcome.CRASHED
+        assert "blocked the event loop that it shares with 100 other jobs" in (found[0].error or "")
+        assert "time.sleep(600)" in (found[0].stack or "") or "_harm" in (found[0].stack or "")
+    else:
+        assert ended is State.QUARANTINED
+        assert len(found) == 3
+        assert "its shared process" in (found[0].output or ""), "what happened before it was alone"
+        assert all(one.signal or one.error for one in found)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("stop the loop", "a job can't stop the event loop that it shares"),
+        ("close the loop", "a job can't close the event loop that it shares"),
+        ("exit in a task", "a task of the job raised SystemExit: 3"),
+    ],
+)
+def test_a_job_that_would_end_the_loop_fails_alone(start, queue, go, what, words):
+    neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
+    offender = mixed.enqueue(what, str(go))
+    Path(f"{go}.crowd").touch()
+    start(slots=1, target=TARGET)
+    assert finished(offender) is State.FAILED
+    assert words in str(attempts(queue, offender)[-1].error)
+    go.touch()
+    assert len({job.result(timeout=30) for job in neighbours}) == 1, "their process lives"
+
+
+def test_a_copy_that_a_job_forks_goes_on_with_no_other_job(start, queue, go):
+    neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
+    offender = mixed.enqueue("fork", str(go))
+    Path(f"{go}.crowd").touch()
+    start(slots=1, target=TARGET)
+    pid = offender.result(timeout=30)
+    go.touch()
+    assert {job.result(timeout=30) for job in neighbours} == {pid}
+    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in (*neighbours, offender))
+
+
+def test_tasks_that_a_job_leaves_behind_are_cancelled_and_named(start, queue, go):
+    job = mixed.enqueue("leave tasks", str(go))
+    Path(f"{go}.crowd").touch()
+    start(slots=1, target=TARGET)
+    job.result(timeout=30)
+    assert "left 1 tasks behind, which are cancelled: left-behind" in str(attempts(queue, job)[-1].output)
+
+
+def test_a_process_in_which_a_left_task_goes_on_is_replaced(start, queue, go):
+    first = mixed.enqueue("leave a deaf task", str(go))
+    Path(f"{go}.crowd").touch()
+    worker = start(slots=1, target=TARGET)
+    go.touch()
+    pid = first.result(timeout=30)
+    assert mixed.enqueue("", str(go)).result(timeout=30) != pid
+    assert worker.says("go on although they are cancelled")
+
+
+def test_a_job_is_cancelled_without_its_neighbours(start, queue, go):
+    neighbours = [guest.enqueue(str(go)) for _ in range(10)]
+    job = guest.enqueue(str(go))
+    start(slots=1, target=TARGET)
+    eventually(lambda: job.status() is State.RUNNING, within_s=30)
+    job.cancel()
+    assert finished(job) is State.CANCELLED
+    go.touch()
+    assert len({one.result(timeout=30) for one in neighbours}) == 1
+
+
+def test_a_job_that_ignores_its_timeout_costs_its_process_and_no_neighbour_anything(start, queue, go):
+    neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
+    offender = mixed.using(timeout="1s").enqueue("ignore", str(go))
+    Path(f"{go}.crowd").touch()
+    start(slots=1, target=TARGET)
+    assert finished(offender, within_s=60) is State.FAILED
+    assert outcomes(queue, offender) == [Outcome.TIMED_OUT]
+    go.touch()
+    assert len({job.result(timeout=30) for job in neighbours}) == 1
+    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in neighbours)
+
+
+def test_a_killed_process_is_charged_to_no_job(start, queue, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(20)]
+    probe = guest.enqueue()
+    start(slots=1, target=TARGET)
+    os.kill(probe.result(timeout=30), signal.SIGKILL)
+    go.touch()
+    assert len({job.result(timeout=30) for job in jobs}) == 1
+    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in jobs)
+
+
+def test_a_job_that_begins_again_keeps_its_steps_and_its_checkpoint(start, queue, go, tmp_path):
+    notes = tmp_path / "notes"
+    job = kept.enqueue(str(notes), str(go))
+    start(slots=2, target=TARGET)
+    pid = int(eventually(lambda: notes.exists() and notes.read_text(), within_s=30).split()[1])
+    eventually(lambda: queue.run(store.steps_of(job.id)), within_s=10)
+    os.kill(pid, signal.SIGKILL)
+    go.touch()
+    assert job.result(timeout=30) == 100
+    assert notes.read_text() == f"charge {pid}\n"
+
+
+def test_a_job_that_shares_waits_in_steps_and_gives_its_seat_back(start, queue, go, tmp_path):
+    notes = tmp_path / "notes"
+    jobs = [durable.enqueue(n, str(notes)) for n in range(20)]
+    start(slots=1, target=TARGET)
+    eventually(lambda: all(job.status() is State.SUSPENDED for job in jobs), within_s=30)
+    for job in jobs:
+        job.send("packed", 7)
+    assert [job.result(timeout=60) for job in jobs] == [100 * n + 8 for n in range(20)]
+    assert len(re.findall("charge", notes.read_text())) == 20, "no step ran twice"
+
+
+def test_a_job_that_shares_enqueues_others_with_and_without_await(start, go):
+    job = enqueuer.enqueue(str(go))
+    start(slots=2, target=TARGET)
+    assert job.result(timeout=30)[2] == "3"
+
+
+def test_jobs_of_other_tasks_run_beside_those_that_share(start, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(50)]
+    start(slots=2, target=TARGET)
+    eventually(lambda: jobs[-1].status() is State.RUNNING, within_s=30)
+    assert talker.enqueue("ann").result(timeout=30)
+    go.touch()
+    assert len({job.result(timeout=30) for job in jobs}) == 1
+
+
+def test_a_worker_that_stops_gives_back_what_shares_at_no_cost(start, queue, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(20)]
+    worker = start(slots=1, target=TARGET, grace_s="6")
+    eventually(lambda: all(job.status() is State.RUNNING for job in jobs), within_s=30)
+    worker.stop()
+    go.touch()
+    start(slots=1, target=TARGET)
+    assert all(job.result(timeout=30) for job in jobs)
+    assert all(outcomes(queue, job) == [Outcome.RELEASED, Outcome.SUCCEEDED] for job in jobs)
