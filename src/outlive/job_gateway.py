@@ -34,6 +34,8 @@ class SourceAccount:
     """The job has asked the cache for an answer of its own source."""
     called: bool = False
     """The cache did not have the answer, so the job has called its source."""
+    failed: bool = False
+    """The job's last request of its own source has failed, by the source's fault."""
     counted: BaseException | None = None
     """The last error of a request. The request has counted it, if it is the source's fault."""
 

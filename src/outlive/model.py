@@ -102,6 +102,8 @@ class Lane(msgspec.Struct, frozen=True):
     priority: int
     watermark: datetime | None = None
     quota: int = 512
+    asks: bool = False
+    """It has a source that must be asked before its jobs begin."""
 
 
 class LaneState(msgspec.Struct, frozen=True):
@@ -113,6 +115,8 @@ class LaneState(msgspec.Struct, frozen=True):
     priority: int
     ready_at: datetime
     ready: bool
+    admits_all: bool = False
+    """Its source need not be asked."""
 
 
 class Unsourced(msgspec.Struct, frozen=True):

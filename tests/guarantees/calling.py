@@ -1,6 +1,7 @@
 """Jobs that call outside services, as an app that workers import."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -164,6 +165,19 @@ def stumble(how: str) -> str:
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
     return "well"
+
+
+@app.task(source=flaky, max_attempts=1, recycle_after=10_000)
+def hurry(how: str, request: bool) -> None:
+    """Call the flaky source, in a process that has more such jobs ahead."""
+    with flaky.request() if request else contextlib.nullcontext():
+        if how == "raise":
+            raise ConnectionError("no answer")
+
+
+@app.task(source=shop, recycle_after=10_000, max_losses=None)
+def visit_warm() -> None:
+    """Call the shop, in a process that takes the next job too."""
 
 
 @app.task(source=flaky, max_attempts=1, timeout=0.5)

@@ -118,6 +118,16 @@ def test_eight_workers_stay_within_the_rate_while_they_are_killed(start, queue):
     check_the_cap(start, queue, number=8, until=600)
 
 
+def test_warm_workers_stay_within_rate_and_burst_also_when_some_are_killed(start, queue):
+    """The jobs take no time, so every claim takes all that the source admits."""
+    workers = [start(slots=2, wait=False) for _ in range(2)]
+    eventually(lambda: len(queue.run(store.list_sources())) == 5)
+    queue.run(store.set_source("shop", {"rate_limit_per_minute": 6000, "burst": 20}))
+    calling.app.enqueue_many([calling.visit_warm.job() for _ in range(2000)])
+    moments = kill_and_replace(start, workers, queue, until=400)
+    within_bounds([(at, 1) for at in moments], rate_per_s=100, burst=20)
+
+
 def drain_s(queue: Queue, number: int) -> float:
     """The time that one worker needs for so many free jobs, by the database's clock."""
     jobs = calling.app.enqueue_many([calling.free.job() for _ in range(number)])
@@ -294,6 +304,25 @@ def test_failures_in_a_row_pause_the_source_and_then_one_probe_decides(start, qu
     assert health(queue, "flaky")["breaker"] == "closed"
     worker.says("the source flaky works again")
     eventually(lambda: told.read_text().count('"event":"source_paused"') == 2)
+
+
+FAILURES = "select count(*) from outlive.attempts where outcome = 'failed'"
+BEHIND = "select count(*) from outlive.attempts where error = 'the source flaky failed just before it began'"
+
+
+@pytest.mark.parametrize("request_", [False, True], ids=["as a whole", "in a request"])
+def test_the_breaker_opens_as_soon_also_if_many_jobs_were_claimed_ahead(start, queue, request_):
+    """Each child may fail once before it knows, and so may one more that it was given just then."""
+    slots, breaker_failures = 2, 3
+    start(slots=slots)
+    eventually(lambda: len(queue.run(store.list_sources())) == 5)
+    queue.run(store.set_source("flaky", {"breaker_pause_s": 600}))
+    calling.app.enqueue_many(
+        [calling.hurry.job(how, request_) for how, times in (("well", 1500), ("raise", 500)) for _ in range(times)]
+    )
+    eventually(lambda: health(queue, "flaky")["breaker"] == "open" and not queue.count("running"), within_s=20)
+    assert queue.value(FAILURES) <= breaker_failures + 2 * slots
+    assert queue.value(BEHIND) > 0, "none was claimed ahead: this tests nothing"
 
 
 def test_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(start, queue):

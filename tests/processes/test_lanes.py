@@ -198,6 +198,31 @@ def test_a_lane_keeps_its_place_while_its_source_admits_others():
     assert [lane.task for lane in offered(lanes)] == ["buy", "visit"]
 
 
+def test_a_source_that_admits_all_is_asked_when_a_claim_finds_nothing_of_it():
+    """It may be empty, or it must be asked by now."""
+    lanes = Lanes()
+    lane = LaneState("default", "shop", "visit", 5, MOMENT, ready=True, admits_all=True)
+    lanes.found_sourced(Sourced([lane], {}, None), ("", ""), 0.0)
+    (shop,) = offered(lanes)
+    assert not shop.asks
+    lanes.claimed([shop], [], limit=4)
+    (shop,) = offered(lanes)
+    assert shop.asks
+    lanes.claimed([shop], [], limit=4)
+    assert not lanes, "it was asked, and has no jobs"
+    lanes.found_sourced(Sourced([lane], {}, None), ("", ""), 0.0)
+    assert [lane.asks for lane in offered(lanes)] == [False], "a look finds out that it need not be asked"
+
+
+def test_a_lane_that_is_empty_says_nothing_of_a_source_that_admits_other_jobs():
+    lanes = Lanes()
+    both = [LaneState("default", "shop", task, 5, MOMENT, ready=True, admits_all=True) for task in ("visit", "buy")]
+    lanes.found_sourced(Sourced(both, {}, None), ("", ""), 0.0)
+    first = offered(lanes)
+    lanes.claimed(first, [claimed(first[0])], limit=4)
+    assert [(lane.task, lane.asks) for lane in offered(lanes)] == [("visit", False)]
+
+
 def test_a_look_through_some_sources_says_nothing_of_the_others():
     def states(*sources: str) -> list[LaneState]:
         return [LaneState("default", source, "visit", 5, MOMENT, ready=True) for source in sources]

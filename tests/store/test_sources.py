@@ -310,6 +310,64 @@ def test_a_suspect_can_be_the_probe(queue):
     assert health(queue)["breaker"] == "closed"
 
 
+# Sources that need not be asked
+
+
+def in_way(queue: Queue, what: str) -> None:
+    """Give the shop a reason to be asked."""
+    match what:
+        case "a rate" | "a limit on concurrency":
+            name = "rate_limit_per_minute" if what == "a rate" else "max_concurrency"
+            change(queue, **{name: 60})
+        case "an operator's pause":
+            queue.run(store.pause_source("shop"))
+        case "a failed call":
+            fail(queue, times=1)
+        case "an open breaker":
+            fail(queue)
+
+
+REASONS = ["a rate", "a limit on concurrency", "an operator's pause", "a failed call", "an open breaker"]
+
+
+def test_the_jobs_of_a_source_that_admits_all_are_claimed_like_those_without_one_also_while_it_is_locked(connect):
+    queue, stranger = connect(), connect()
+    declare(queue)
+    queue.make_many(3, source="shop")
+    assert [one.admits_all for one in queue.run(store.sourced_lanes(["work"])).lanes] == [True]
+    with stranger.transaction():
+        stranger.execute("select from outlive.sources for update")
+        assert len(queue.claim([lane(source="shop")])) == 3
+
+
+@pytest.mark.parametrize("what", REASONS)
+def test_a_claim_that_does_not_ask_passes_over_a_source_that_must_be_asked(queue, what):
+    declare(queue)
+    queue.make(source="shop")
+    in_way(queue, what)
+    assert not any(one.admits_all for one in queue.run(store.sourced_lanes(["work"])).lanes)
+    assert queue.claim([lane(source="shop")]) == []
+
+
+def test_a_source_that_is_well_hears_of_more_successes_once_a_second(connect):
+    queue, stranger = connect(), connect()
+    queue.set_now()
+    declare(queue)
+    tell(queue, None, True)
+    heard = [("shop", None, True), ("shop", None, True)]
+    with stranger.transaction():
+        stranger.execute("select from outlive.sources for update")
+        queue.set_now(later_s=0.9)
+        assert queue.run(store.count_outcomes(heard, patient=False)) == []
+        queue.set_now(later_s=1.1)
+        assert queue.run(store.count_outcomes(heard, patient=False)) == [1, 2]
+        queue.set_now(later_s=0.9)
+        assert queue.run(store.count_outcomes([*heard, ("shop", None, False)], patient=False)) == [1, 2, 3]
+    queue.set_now(later_s=1.1)
+    assert queue.run(store.count_outcomes(heard, patient=False)) == []
+    assert health(queue)["last_success_at"] == NOON + timedelta(seconds=1.1)
+
+
 # Rows and overrides
 
 

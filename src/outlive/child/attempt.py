@@ -93,12 +93,16 @@ def attempt(
     task = tasks.get(run.task)
     if task is None:
         return _unknown(run)
+    if channel.goes_back(run):
+        return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
     this = _Attempt(task, run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
         returned = guarded(_call, this, lifespans) if not_started is None else not_started
         done = _concluded(this, returned)
         watchers.end(done, returned)
+    if done.source_ok is False or this.account.failed:
+        channel.source_failed(run.source)
     meter.measure(done, preload=task.policy.preload, last=run.last)
     return done
 

@@ -12,7 +12,7 @@ from os import getpid
 from sys import byteorder
 from typing import TypeVar
 
-from outlive import errors, protocol
+from outlive import errors, linux, protocol
 from outlive.child import stops, talks
 from outlive.child.talks import Talk
 
@@ -49,6 +49,8 @@ def body_of(reply: protocol.Reply) -> bytes:
 
 class Channel:
     _read_bytes = FEW_BYTES
+    _failed, _behind = "", 0
+    """The source that failed last, and how many of the jobs given before that are still to be received."""
 
     def __init__(self, sock: socket.socket, tickets: int, stack: int) -> None:
         self._socket = sock
@@ -93,12 +95,22 @@ class Channel:
             token = int.from_bytes(os.read(self.tickets, protocol.TICKET_BYTES), byteorder, signed=True)
         except BlockingIOError:
             self._runs.clear()
+            self._behind = 0
             return None
         while True:
             while self._runs:
                 if (run := self._runs.popleft()).token == token:
                     return run
             self._read()
+
+    def source_failed(self, source: str) -> None:
+        """The jobs of this source that this child has ahead go back: the breaker may open."""
+        self._failed, self._behind = source, linux.unread_bytes(self.tickets) // protocol.TICKET_BYTES
+
+    def goes_back(self, run: protocol.Run) -> bool:
+        """Whether this job, which was just received, must not begin because its source has failed."""
+        behind, self._behind = self._behind, max(0, self._behind - 1)
+        return behind > 0 and run.source == self._failed
 
     def unfinished(self, run: protocol.Run) -> bytes:
         """The job that has begun, and what was received after it, for `resume` in a new interpreter."""

@@ -150,6 +150,8 @@ class Request:
         counts = error is None or (self.account.blames(error) if self.account is not None else _blames(error))
         if error is not None and self.account is not None:
             self.account.counted = error
+        if self.account is not None and self.source == self.account.source:
+            self.account.failed = counts and error is not None
         return self.report((error is None) if counts else None, self.slot)
 
     def report(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:

@@ -269,6 +269,9 @@ class _InlineChannel(Channel):
     def note_steps(self, names: Iterable[str]) -> None:
         pass
 
+    def source_failed(self, source: str) -> None:
+        pass
+
 
 class _Suspended(BaseException):
     """Leaves the code of a job that waits, as the end of its process does in a worker."""

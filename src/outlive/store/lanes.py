@@ -29,11 +29,11 @@ def sourced_lanes(
     """The lanes of at most `batch` sources that follow a queue and source."""
 
     def decode(rows: list[Row]) -> Sourced:
-        last = max(rows, key=lambda row: row[7], default=None)
+        last = max(rows, key=lambda row: row[8], default=None)
         return Sourced(
-            [LaneState(*row[:6]) for row in rows if row[2] is not None],
-            {row[1]: row[6] for row in rows if row[6] > 0},
-            (last[0], last[1]) if last is not None and last[7] == batch else None,
+            [LaneState(*row[:7]) for row in rows if row[2] is not None],
+            {row[1]: row[7] for row in rows if row[7] > 0},
+            (last[0], last[1]) if last is not None and last[8] == batch else None,
         )
 
     queue, source = after

@@ -36,6 +36,8 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "find-lanes": ("finding a thousand lanes that have jobs", calls.finding_lanes),
     "prune": ("pruning as fast as a drain finishes jobs", claims.beside_pruning),
     "warm": ("a worker's warm drain", workloads.warm),
+    "sources": ("a worker's warm drain of sources", workloads.sources),
+    "keys": ("a worker's warm drain of jobs with a key each", workloads.keys),
     "slots": ("jobs of a millisecond on 16 to 256 slots", workloads.slots),
     "fresh": ("a worker's drain with a process per job", workloads.fresh),
     "pick-up": ("how long a job waits for an idle worker", workloads.pick_up),

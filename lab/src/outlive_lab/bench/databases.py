@@ -55,7 +55,7 @@ class Database:
         try:
             self.connection.execute(
                 "truncate outlive.jobs, outlive.waiting, outlive.running, outlive.held, outlive.attempts, "
-                "outlive.dedupe_keys, outlive.sources, outlive.steps"
+                "outlive.dedupe_keys, outlive.sources, outlive.steps, outlive.keyed_jobs, outlive.key_turns"
             )
         except psycopg.errors.DeadlockDetected:
             return False

@@ -70,9 +70,9 @@ class Drain:
         self._searched_at = monotonic()
 
     def _end_and_claim(self) -> bool:
-        """As a worker does: one statement, and a second one for the jobs of sources."""
-        offered = self._lanes.offer({TASK}, _kind, lambda _: self._k, monotonic())
-        sourced = offered if offered and offered[0].source else []
+        """As a worker does: one statement, and a second one for the jobs of sources that must be asked."""
+        offered = self._lanes.offer({TASK}, self._kind, lambda _: self._k, monotonic())
+        sourced = offered if offered and offered[0].asks else []
         done = [Ended(job.token) for job in self._claimed]
         self._claimed = []
         if done or not sourced:
@@ -92,9 +92,8 @@ class Drain:
         """End the last attempts and claim nothing."""
         db.run(self._connection, store.end_and_claim(self._worker, [Ended(job.token) for job in self._claimed]))
 
-
-def _kind(key: LaneKey) -> object:
-    return ("source", key.priority) if key.source else "fresh"
+    def _kind(self, key: LaneKey) -> object:
+        return ("source", key.priority) if self._lanes.asks(key) else "fresh"
 
 
 def drain(url: str, *, k: int, seconds: float, refill: Stock | None = None, part_s: float = 1.0) -> Probing[Drained]:

@@ -23,7 +23,8 @@ asked as (
     '0123456789abcdef', ready_at
   from fresh),
 known as (
-  insert into outlive.sources (name, enabled) select distinct source, not %(paused)s from fresh where source <> ''
+  insert into outlive.sources (name, enabled, rate_limit_per_minute, burst)
+  select distinct source, not %(paused)s, %(rate_per_minute)s::double precision, 1000 from fresh where source <> ''
   on conflict do nothing),
 finished as (
   insert into outlive.attempts (job_id, attempt, token, worker, outcome, state, result, started_at, ended_at,
@@ -56,6 +57,8 @@ class Stock:
     finished: bool = False
     paused: bool = False
     """An operator has paused the source."""
+    rate_per_minute: float | None = None
+    """The rate of the source, with a burst of 1,000; None: it has no limits."""
 
     def put(self, connection: db.Connection, count: int | None = None) -> None:
         """Add all of the jobs, or only `count`."""

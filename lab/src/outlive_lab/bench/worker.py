@@ -40,7 +40,10 @@ select count(*), extract(epoch from max(ended_at) - (select min(started_at) from
 from outlive.attempts where outcome = 'succeeded'
 """
 _ENDED = "select count(*) from outlive.attempts where state = 'succeeded' and ended_at > %s and ended_at <= %s"
-_LEFT = "select (select count(*) from outlive.waiting), (select count(*) from outlive.running)"
+_LEFT = """
+select (select count(*) from outlive.waiting) + (select count(*) from outlive.held where why = 'key'),
+  (select count(*) from outlive.running)
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
+from outlive.config import Config
 from outlive_lab.bench import jobs
 from outlive_lab.bench.claims import free_drain
 from outlive_lab.bench.figures import Bound, Figure
 from outlive_lab.bench.forking import forks
 from outlive_lab.bench.run import Run
 from outlive_lab.bench.stock import Stock
-from outlive_lab.bench.worker import HEAVY, SMALL, Worker, command_s, working
+from outlive_lab.bench.worker import HEAVY, SMALL, Worker, command_s, starting, working
 
 CHILDREN = 2
 SLOTS = 8
@@ -52,6 +55,44 @@ def warm(run: Run) -> Iterator[Figure]:
     yield Figure("warm", "the same with --quiet", "jobs/s", quiet)
     yield Figure("warm", "the same with recycle_after=100", "jobs/s", recycled, bound=Bound("at least", 14_000))
     yield Figure("warm", 'the same with recycle_after="clean"', "jobs/s", clean, bound=Bound("at least", 10_000))
+
+
+def sources(run: Run) -> Iterator[Figure]:
+    """Alternately: jobs without a source, of one that has no limits, of a thousand such, and of one with a rate."""
+    stock = Stock(count=run.sizes.warm, task=jobs.warm.name)
+    some = {
+        "none": stock,
+        "one source": replace(stock, source="source-"),
+        f"{run.sizes.lanes:,} sources": replace(stock, source="source-", lanes=run.sizes.lanes),
+        "one source with a rate": replace(stock, source="source-", count=stock.count // 20, rate_per_minute=6e6),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in some}
+    with working(run, SMALL, slots=CHILDREN) as worker:
+        for _ in range(run.sizes.samples):
+            for name, one in some.items():
+                rates[name].append(worker.drain(one))
+    without, *others = rates
+    for name, least in zip_longest(others, (8_000, 5_000)):
+        bound = Bound("at least", least) if least else None
+        yield Figure("sources", f"warm drain, {name}, beside none", "jobs/s", rates[name], rates[without], bound)
+
+
+def keys(run: Run) -> Iterator[Figure]:
+    """Alternately: jobs without a concurrency key, and jobs with a key each. They wait before the worker starts."""
+    plain, keyed, count = list[float](), list[float](), run.sizes.warm
+    for _ in range(run.sizes.samples):
+        for rates, key in ((plain, None), (keyed, "key-{}")):
+            Worker(run.loaded, []).clear()
+            jobs.app.configure(Config(database_url=run.loaded.url))
+            jobs.app.enqueue_many(
+                jobs.warm.using(concurrency_key=key and key.format(n)).job("https://example.org/page", n)
+                for n in range(count)
+            )
+            run.loaded.vacuum()
+            with starting(run, SMALL, slots=CHILDREN) as worker:
+                rates.append(worker.rate(count))
+    name = f"warm drain, {count:,} keys, beside none"
+    yield Figure("keys", name, "jobs/s", keyed, plain, Bound("of reference", 0.75))
 
 
 def slots(run: Run) -> Iterator[Figure]:

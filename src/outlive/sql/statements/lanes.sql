@@ -35,10 +35,11 @@ select q.name, null, null, null, null, null from outlive.queues q where q.paused
 -- name: sourced_lanes
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
 -- source that admits nothing costs one step. A row without a task names a source that is closed, or whose bucket
--- is empty, and in how many seconds to ask again. If the last column stays below :batch, no source follows.
+-- is empty, and in how many seconds to ask again. `admits_all`: the source need not be asked. If the last
+-- column stays below :batch, no source follows.
 -- returns table (
 --   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean,
---   wait_s double precision, n int)
+--   admits_all boolean, wait_s double precision, n int)
 with recursive mine as materialized (
   select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 pair as (
@@ -55,7 +56,7 @@ pair as (
     limit 1) s
   where p.n < :batch::int)
 select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
-  l.ready_at <= outlive.now(), c.wait_s, p.n
+  l.ready_at <= outlive.now(), coalesce(outlive.admits_all(s), false), c.wait_s, p.n
 from pair p
   left join outlive.sources s on s.name = p.source
   cross join lateral (

@@ -63,15 +63,15 @@ class Choice:
         1. A parked job goes on first: it has begun, and its process takes memory here for as long as it is parked.
         2. A suspect needs an idle worker. If other jobs came first, a busy worker would never run it. So it comes
            before them, and they come before the next suspect.
-        3. The offer says which of the last two it is for: its lanes have a source, or they have none. Only the last
-           also writes ends that wait alone, so it is made without lanes too.
+        3. The offer says which of the last two it is for: its lanes have sources that must be asked, or they have
+           none. Only the last also writes ends that wait alone, so it is made without lanes too.
         """
         offer = self._offer()
         if self.parked.may_begin():
             return Claim(self.parked, offer)
         if self.bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
             return Claim(self.suspect, offer)
-        if offer.sourced:
+        if offer.asks:
             return Claim(self.sourced, offer)
         return Claim(self.end_and_claim, offer) if offer.lanes or self.outbox.waiting else None
 

@@ -41,6 +41,8 @@ class Lanes:
         self._marks: dict[LaneKey, datetime | None] = {}
         self._dry: dict[LaneKey, datetime | None] = {}
         """Lanes without a source that were empty lately. They are offered before less urgent lanes."""
+        self._admitting: set[str] = set()
+        """Sources that need not be asked."""
         self._closed: dict[str, float] = {}
         """Sources that admit no job now, and when (monotonic) to ask again."""
         self.opens_at: float | None = None
@@ -72,10 +74,17 @@ class Lanes:
             found.lanes,
             lambda key: key.source != "" and after < key[:2] and (found.reached is None or key[:2] <= found.reached),
         )
+        self._admitting -= {lane.source for lane in found.lanes if not lane.admits_all}
+        self._admitting |= {lane.source for lane in found.lanes if lane.admits_all}
+        self._admitting &= {key.source for key in self._marks}
         opening = [now + wait_s for wait_s in found.waits_s.values() if wait_s <= ASK_AGAIN_S]
         if self.opens_at is not None and self.opens_at > now:
             opening.append(self.opens_at)
         self.opens_at = min(opening, default=None)
+
+    def asks(self, key: LaneKey) -> bool:
+        """Whether its source must be asked."""
+        return key.source != "" and key.source not in self._admitting
 
     def _replace(self, states: Iterable[LaneState], looked_at: Callable[[LaneKey], bool]) -> None:
         """Known lanes keep their turn. No visible job is before its lane's watermark."""
@@ -105,12 +114,15 @@ class Lanes:
         bound = next((key.priority for key, one in kinds.items() if one != chosen), 9)
         mine = (key for key, one in kinds.items() if one == chosen and key.priority <= bound)
         offered = list(islice(mine, MAX_OFFERED))
-        if offered and not offered[0].source:
+        if offered and not self.asks(offered[0]):
             least = offered[-1].priority
             dry = [key for key in self._dry if key.priority < least and key.task in tasks]
             offered += [key for key in dry if kind(key) not in (SATED, NEEDS_SLOT)]
             offered.sort(key=lambda key: key.priority)
-        return [Lane(*key, watermark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
+        return [
+            Lane(*key, self._marks.get(key, self._dry.get(key)), quota=quota(key), asks=self.asks(key))
+            for key in offered
+        ]
 
     def wait(self, waits_s: Mapping[str, float], now: float) -> None:
         """Don't ask these sources again until they open. The search finds those again that stay closed for long."""
@@ -153,7 +165,11 @@ class Lanes:
                 self._marks.pop(key, None)
                 self._dry.pop(key, None)
                 self._marks[key] = latest[key] - (timedelta() if key == full else SLACK)
-            elif len(jobs) < limit and lane.source not in self._closed and lane.source not in served:
+            elif len(jobs) >= limit or (lane.asks and (lane.source in self._closed or lane.source in served)):
+                continue
+            elif lane.source and not lane.asks and lane.source not in served:
+                self._admitting.discard(lane.source)  # It is empty, or its source must be asked by now.
+            else:
                 self._marks.pop(key, None)
                 if not lane.source:
                     self._dry[key] = lane.watermark

@@ -21,7 +21,7 @@ MAX_CLAIM = 1024
 
 
 class Offer(NamedTuple):
-    """The lanes from which a claim may take jobs, and how many. All lanes have a source, or none has."""
+    """The lanes from which a claim may take jobs, and how many. All have a source that must be asked, or none has."""
 
     lanes: list[Lane]
     limit: int
@@ -29,8 +29,8 @@ class Offer(NamedTuple):
     """Each of the jobs has a free slot. Otherwise some will wait behind others."""
 
     @property
-    def sourced(self) -> bool:
-        return bool(self.lanes) and self.lanes[0].source != ""
+    def asks(self) -> bool:
+        return bool(self.lanes) and self.lanes[0].asks
 
 
 NOTHING = Offer([], 0)
@@ -45,20 +45,20 @@ def offered(lanes: Lanes, slots: Slots) -> Offer:
 
 
 def _for_free_slots(lanes: Lanes, slots: Slots, free: int) -> Offer:
-    """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources."""
+    """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources to ask."""
     ahead = slots.room.ahead
 
     def kind(key: LaneKey) -> Hashable:
         if slots.shares(key.task):
-            return _seats(key)
-        if key.source:
+            return _seats(lanes, key)
+        if lanes.asks(key):
             return ("source", key.priority)
         return ("warm", key.task) if ahead(key.task) > 1 else "fresh"
 
     def quota(key: LaneKey) -> int:
         if slots.shares(key.task):
             return slots.room.seats(key.task) or ahead(key.task)
-        return free if key.source else free * ahead(key.task)
+        return free if lanes.asks(key) else free * ahead(key.task)
 
     chosen = lanes.offer(slots.tasks, kind, quota, time.monotonic())
     # The last lane has the quota that all of its kind share. Empty lanes before it may be of another kind.
@@ -66,13 +66,13 @@ def _for_free_slots(lanes: Lanes, slots: Slots, free: int) -> Offer:
     return Offer(chosen, limit, begun=limit <= free or slots.shares(chosen[-1].task))
 
 
-def _seats(key: LaneKey) -> Hashable:
-    """What can be claimed together for shared children: jobs of one task, with a source or without one."""
-    return ("seats", key.task, key.source and key.priority)
+def _seats(lanes: Lanes, key: LaneKey) -> Hashable:
+    """What can be claimed together for shared children: jobs of one task whose sources are asked, or are not."""
+    return ("seats", key.task, key.priority if lanes.asks(key) else None)
 
 
 def _ahead(lanes: Lanes, slots: Slots) -> Offer:
-    """Lanes of tasks whose children can be given some jobs ahead."""
+    """Lanes of tasks whose children can be given some jobs ahead. If a source fails, only a warm child returns them."""
     room = slots.room.by_task()
     if not room:
         return NOTHING
@@ -80,10 +80,11 @@ def _ahead(lanes: Lanes, slots: Slots) -> Offer:
 
     def kind(key: LaneKey) -> Hashable:
         if slots.shares(key.task) and key.task in room:
-            return _seats(key)
-        if not key.source and key.task in room:
+            return _seats(lanes, key)
+        may = not lanes.asks(key) and (not key.source or slots.tasks[key.task].max_jobs > 1)
+        if may and key.task in room:
             return "ahead"
-        has_children = not key.source and key.task in served
+        has_children = may and key.task in served
         return SATED if has_children or slots.trouble else NEEDS_SLOT
 
     chosen = lanes.offer(slots.tasks, kind, lambda key: room.get(key.task, 0), time.monotonic())

@@ -35,7 +35,7 @@ class Room:
         facts = self._slots.tasks[task]
         if facts.share > 1:
             return facts.share
-        if facts.max_jobs == 1 or facts.limits.source or task in self._slots.unclean.tasks:
+        if facts.max_jobs == 1 or task in self._slots.unclean.tasks:
             return 1
         return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
 
@@ -84,8 +84,7 @@ class Room:
         for the first loss to count gets no jobs ahead.
         """
         limits = self._slots.tasks[task].limits
-        strict = limits.on_worker_death == "fail" or limits.max_losses == 1
-        if limits.source or strict:
+        if limits.on_worker_death == "fail" or limits.max_losses == 1:
             return 0
         number = self._slots.pace.ahead(task)
         return number if number > 1 else 0

@@ -7,14 +7,15 @@
 
 create or replace function outlive.claim_lanes(
   by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],
-  quotas int[], most int, lease_s double precision, begun boolean)
+  quotas int[], most int, lease_s double precision, begun boolean, asked boolean default false)
 returns table (
   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint, ready_at timestamptz,
   failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
 -- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
--- A lane without a row has no ready job, or its jobs are locked or have expired.
+-- A lane without a row has no ready job, or its jobs are locked or have expired, or its source must be asked.
+-- `asked`: the caller has asked the sources.
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
 -- that was claimed before is begun in any case: its mere arrival may kill.
 declare
@@ -33,6 +34,8 @@ begin
             and (not some_expired or outlive.in_time(w.id))
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers d where d.id = by_worker and d.state = 'dead')
+        and (lane.source = '' or asked or exists (
+          select from outlive.sources s where s.name = lane.source and outlive.admits_all(s)))
       limit most),
     taken as (
       delete from outlive.waiting w where w.id = any(array(select p.id from picked p)) returning w.*),

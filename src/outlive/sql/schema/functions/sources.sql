@@ -43,6 +43,12 @@ updated as (
 select c.name from changed c where not exists (select from free f where f.name = c.name);
 $$;
 
+create or replace function outlive.admits_all(s outlive.sources) returns boolean language sql immutable
+-- Whether it need not be asked: it has no limits, and its last call did not fail. Its jobs are claimed like those
+-- without a source, many at a time and without a lock.
+return s.enabled and s.paused_until is null and s.failure_streak = 0 and num_nonnulls(
+  s.rate_limit_per_minute, s.set_rate_limit_per_minute, s.max_concurrency, s.set_max_concurrency) = 0;
+
 create or replace function outlive.admits(
   s outlive.sources, own_token bigint, begins boolean,
   out free int, out wait_s double precision, out open boolean)
@@ -161,7 +167,7 @@ begin
     for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
       select * from outlive.claim_lanes(
         by_worker, offered.queues, offered.sources, offered.tasks, offered.priorities, null, null,
-        least(may.free, left_over), lease_s, true)
+        least(may.free, left_over), lease_s, true, asked => true)
     loop
       begun := begun + 1;
       last_token := token;
@@ -217,50 +223,59 @@ returns int[] language plpgsql as $$
 -- Count how requests went. While the breaker is closed, enough failures in a row open it. While it is half-open,
 -- the probe alone decides, and requests that began earlier count for nothing. An outcome that is null gives back a
 -- slot and the role of the probe. Sources are locked in the order of their names, so that two workers never
--- deadlock. If it is not `patient`, it returns the numbers of the outcomes whose source another transaction has
--- locked.
+-- deadlock; one that is well and hears only of more successes is written once a second. If it is not `patient`,
+-- it returns the numbers of the outcomes whose source another transaction has locked.
 declare
+  heard record;
   o record;
   s outlive.sources;
   fails boolean;
   uncounted int[] := '{}';
 begin
   delete from outlive.requests q where q.id = any(slots) and q.token = any(tokens);
-  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
+  for heard in
+    select u.name, array_agg(u.n::int order by u.n) as places
+    from unnest(names, oks) with ordinality u(name, ok, n) group by u.name
+    having not (bool_and(coalesce(u.ok, false)) and exists (
+      select from outlive.sources w
+      where w.name = u.name and w.paused_until is null and w.failure_streak = 0
+        and w.last_success_at > outlive.now() - interval '1 second'))
+    order by u.name
+  loop
     if patient then
-      select t.* into s from outlive.sources t where t.name = o.name for update;
+      select t.* into s from outlive.sources t where t.name = heard.name for update;
     else
-      select t.* into s from outlive.sources t where t.name = o.name for update skip locked;
+      select t.* into s from outlive.sources t where t.name = heard.name for update skip locked;
     end if;
     if not found then
-      if exists (select from outlive.sources t where t.name = o.name) then
-        uncounted := uncounted || o.n::int;
+      if exists (select from outlive.sources t where t.name = heard.name) then
+        uncounted := uncounted || heard.places;
       end if;
       continue;
     end if;
-    if o.ok is null then
-      update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;
-      continue;
-    end if;
-    if o.ok then
-      s.last_success_at := outlive.now();
-    else
-      s.last_failure_at := outlive.now();
-    end if;
-    if s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
-      s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
-      fails := not o.ok and (s.paused_until is not null
-        or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
-      s.probe := null;
-      s.paused_until := case
-        when s.paused_until > outlive.now() then s.paused_until
-        when fails then
-          outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
-    end if;
+    for o in select tokens[p] as token, oks[p] as ok from unnest(heard.places) p loop
+      if o.ok then
+        s.last_success_at := outlive.now();
+      elsif not o.ok then
+        s.last_failure_at := outlive.now();
+      end if;
+      if o.ok is null then
+        s.probe := nullif(s.probe, o.token);
+      elsif s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
+        s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
+        fails := not o.ok and (s.paused_until is not null
+          or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
+        s.probe := null;
+        s.paused_until := case
+          when s.paused_until > outlive.now() then s.paused_until
+          when fails then
+            outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+      end if;
+    end loop;
     update outlive.sources t set
       (last_success_at, last_failure_at, failure_streak, paused_until, probe) =
       (s.last_success_at, s.last_failure_at, s.failure_streak, s.paused_until, s.probe)
-    where t.name = o.name;
+    where t.name = heard.name;
   end loop;
   return uncounted;
 end $$;
