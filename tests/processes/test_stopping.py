@@ -99,6 +99,20 @@ def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first)
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
+def test_a_stop_is_known_before_all_processes_are_gone(start, queue, changing, tmp_path):
+    """A zygote that imports the app does not hear that it is to end, and a SIGKILL of the worker may come sooner."""
+    worker = start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
+    importing = tmp_path / "importing"
+    Path(changing.__file__).write_text(
+        f"import pathlib, time\npathlib.Path({str(importing)!r}).touch()\ntime.sleep(600)\n"
+    )
+    linux.kill(worker.zygote())
+    eventually(importing.exists, within_s=20, what="the new zygote imports")
+    worker.send(signal.SIGTERM)
+    eventually(lambda: queue.value("select state from outlive.workers") == "draining", what="the database knows it")
+    assert worker.process.wait(20) == 0
+
+
 def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(start, queue, tmp_path):
     worker = start(slots=1)
     job = faults.hold.enqueue(str(tmp_path / "never"), "plainly")

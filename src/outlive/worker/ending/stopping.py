@@ -74,10 +74,11 @@ class Stop:
         zygotes.end()
         for loop in loops:
             loop.cancel()
+        told = [asyncio.create_task(_tell(services))] if services and self.requests else []
         await zygotes.gone()
         if services is None:
             return
-        await _cut_off(loops, services, after_s=GOODBYE_S)
+        await _cut_off([*loops, *told], services, after_s=GOODBYE_S)
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
         if not await self._say_goodbye(services, ends):
             _log.error("the database does not answer: jobs without a reported end return when their leases expire")
@@ -99,6 +100,12 @@ class Stop:
             if self.requests != 1 or time.monotonic() > self._end_by:
                 return False
             await asyncio.sleep(RETRY_S[0])
+
+
+async def _tell(services: Services) -> None:
+    """Tell the database of the stop, if no heartbeat had the time: a SIGKILL may come before all processes are gone."""
+    with contextlib.suppress(psycopg.Error):
+        await services.heartbeat.beat()
 
 
 async def _while_it_works(services: Services, *, until: Callable[[], bool]) -> None:

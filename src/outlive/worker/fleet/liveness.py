@@ -127,8 +127,7 @@ class Heartbeat:
         self._trouble = trouble
         self._due.set()
 
-    async def run_once(self) -> None:
-        self._due.clear()
+    async def beat(self) -> None:
         state = "draining" if self._draining else "active"
         said = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
         match await self._session.run(store.heartbeat(self._worker, state, *said)):
@@ -136,6 +135,10 @@ class Heartbeat:
                 self._on_declared_dead()
             case [wanted]:
                 self._obey(wanted)
+
+    async def run_once(self) -> None:
+        self._due.clear()
+        await self.beat()
         await wait(self._due, self._every_s if self._measure_again else min(self._every_s, FIRST_S))
         if not self._due.is_set() and (asked := time.monotonic()) >= self._measure_again:
             self._memory_bytes = await asyncio.to_thread(memory.proportional_bytes_below, os.getpid())
