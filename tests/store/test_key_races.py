@@ -83,6 +83,33 @@ def test_while_a_key_is_locked_an_end_is_written_and_the_reaper_admits_the_next(
     assert queue.run(store.admit_due()) == 0
 
 
+def test_an_end_after_which_no_job_queues_needs_no_lock(queue, connect):
+    other = connect()
+    make_keyed(queue)
+    [running] = claim(queue)
+    other.execute("begin")
+    other.execute("select outlive.lock_keys(%s)", [[CUSTOMER]])
+    succeed(queue, running)
+    assert queue.count("key_turns") == 0
+    other.execute("commit")
+
+
+def test_a_job_that_queues_while_another_transaction_gives_back_the_slot_is_not_forgotten(queue, connect):
+    """The end has looked for jobs that queue before there was one, and the reaper looks before the end commits."""
+    other = connect()
+    make_keyed(queue)
+    [running] = claim(queue)
+    other.execute("begin")
+    succeed(other, running)
+    waiting = make_keyed(queue)
+    for _ in range(2):
+        assert queue.run(store.admit_due()) == 1
+        assert admitted_now(queue) == [running.id], "the end may be rolled back"
+    other.execute("commit")
+    assert queue.run(store.admit_due()) == 1
+    assert admitted_now(queue) == [waiting]
+
+
 def test_a_job_that_another_transaction_has_locked_is_passed_by_and_not_forgotten(queue, connect):
     other = connect()
     make_keyed(queue, concurrency=2)

@@ -23,7 +23,7 @@ be locked."""
 NOTES_AT_ONCE = 500
 """The same for notes about the ends of jobs, and for jobs that have expired. A statement follows up fewer ends, if they
 concern many jobs."""
-TURNS = 100
+TURNS = 1000
 
 
 class Leftovers:

@@ -12,7 +12,7 @@
 -- keys and then sees all that was committed before, so a free slot and a job that queues for it never miss each
 -- other. Only the statements of workers lock keys: these commit at once. The transactions of clients and jobs may
 -- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
--- that are locked.
+-- that are locked. If no job queues for a key, it locks nothing.
 
 create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
@@ -61,8 +61,12 @@ begin
     keys := keys || outlive.queue_keyed(going);
   end if;
   if at_once and keys <> '{}' then
-    keys := outlive.admit(array(
-      select k.key from unnest(keys) k(key) group by k.key order by outlive.key_bucket(k.key)));
+    keys := array(
+      select k.key from unnest(keys) k(key)
+      where not outlive.sees_all() or exists (
+        select from outlive.keyed_jobs q where q.key = k.key and q.state = 'queued')
+      group by k.key order by outlive.key_bucket(k.key));
+    keys := outlive.admit(keys);
   end if;
   perform outlive.leave_turns(keys);
 end $$;
@@ -185,7 +189,8 @@ set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_pl
 -- Admit the jobs that queue for these keys, as far as slots are free: by priority, then by ready_at. The first job
 -- of a key is admitted if fewer jobs are than its own limit says, and none is admitted before it. Jobs whose rows
 -- are locked are skipped. Returns the keys that need another look: they or their jobs are locked, or they are too
--- many for one transaction.
+-- many for one transaction, or another transaction is giving back a slot. That has set xmax of its row, and may
+-- not have seen the jobs that queue. If xmax is set later, it has: it looks for them after that.
 declare
   most_at_once constant int := 500;
   locked text[];
@@ -233,7 +238,9 @@ begin
         order by q.priority, q.ready_at, q.job_id limit 1) first
       where first.most > (
         select count(*) from (
-          select from outlive.keyed_jobs k where k.key = n.key and k.state = 'admitted' limit first.most) taken));
+          select from outlive.keyed_jobs k
+          where k.key = n.key and k.state = 'admitted' and (k.xmax = '0' or k.xmax = k.xmin)
+          limit first.most) taken));
     exit when free = '{}' or admitted = 0;
   end loop;
   if any_admitted then
