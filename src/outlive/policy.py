@@ -184,6 +184,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 5
     signature: tuple[Parameter, ...] | None = None
     """What a form asks for; None: not known."""
+    share: int = 1
+    """How many of its jobs run at once in one process, which has one slot."""
 
 
 def task_row(
@@ -214,6 +216,7 @@ def task_row(
         function=None if function is None else _described(function),
         priority=5 if policy.priority is None else policy.priority,
         signature=signature,
+        share=policy.share,
     )
 
 

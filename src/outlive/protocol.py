@@ -234,8 +234,11 @@ class TaskFacts(msgspec.Struct, frozen=True):
     max_jobs: int
     """How many jobs a child runs: `recycle_after` as a number."""
     preload: bool
-    share: int = 1
-    """How many of its jobs a child runs at once."""
+
+    @property
+    def share(self) -> int:
+        """How many of its jobs a child runs at once."""
+        return self.limits.share
 
     @property
     def by_fingerprint(self) -> bool:

@@ -11,7 +11,9 @@ import pytest
 from outlive import App, State, config, store
 from outlive.errors import ConfigError
 from outlive.states import Outcome
+from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished, outcomes
+from tests.driving.scraping import ANY_PORT, place_of, scrape
 from tests.processes.sharing import app, durable, enqueuer, guest, kept, mixed, talker
 from tests.waiting import eventually
 
@@ -49,6 +51,19 @@ def test_another_process_is_begun_when_the_first_is_full(start, go):
     eventually(lambda: sum(job.status() is State.RUNNING for job in jobs[-3:]) == 3, within_s=30)
     go.touch()
     assert len({job.result(timeout=30) for job in jobs}) == 2
+
+
+def test_slots_and_jobs_are_told_apart_wherever_a_worker_is_shown(start, go, database_url):
+    jobs = [guest.enqueue(str(go)) for _ in range(700)]
+    worker = start(slots=3, target=TARGET, metrics_listen=ANY_PORT)
+    eventually(lambda: sum(job.status() is State.RUNNING for job in jobs[-3:]) == 3, within_s=30)
+    seen = scrape(place_of(worker))
+    assert [seen(f"outlive_{name}") for name in ("slots", "slots_busy", "running_jobs")] == [3, 2, 700]
+    assert "2 of 3 slots, 700 jobs" in Cli(database_url)("workers").out
+    worker.send(signal.SIGTERM)
+    worker.says("stops: 700 jobs are running in 2 slots")
+    go.touch()
+    assert worker.process.wait(30) == 0
 
 
 def test_what_a_job_prints_logs_and_knows_is_its_own(start, queue, go):

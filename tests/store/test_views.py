@@ -10,7 +10,7 @@ from outlive import store
 from outlive.model import Ended
 from outlive.protocol import Progress, Wait
 from outlive.states import Outcome, State
-from tests.driving.making import NOON, WORKER, Queue, new_worker
+from tests.driving.making import NOON, WORKER, Queue, lane, limits, new_worker
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +167,18 @@ def test_workers_are_shown_with_their_running_jobs(queue):
     ).fetchall()
     since = (NOON, timedelta(seconds=30))
     assert found == [("busy", "host", 42, "active", 4, 3, *since), ("idle", "host", 42, "draining", 4, 0, *since)]
+
+
+def test_jobs_that_share_a_process_are_counted_in_as_few_slots_as_can_hold_them(queue):
+    queue.register_worker()
+    queue.run(store.register_tasks([limits(), limits("shared", share=5)]))
+    queue.make_many(11, task="shared")
+    queue.claim([lane("shared")])
+    figures = "select busy_slots, running, claimed_ahead from outlive.worker_states"
+    assert queue.execute(figures).fetchall() == [(3, 11, 0)]
+    queue.make_many(3)
+    queue.claim()
+    assert queue.execute(figures).fetchall() == [(4, 14, 2)]
 
 
 def test_queues_are_shown_with_the_number_of_their_jobs(queue):

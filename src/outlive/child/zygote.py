@@ -244,7 +244,6 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
             memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,
             max_jobs=task.policy.max_jobs,
             preload=task.policy.preload,
-            share=task.policy.share,
         )
         for name, task in app.tasks.items()
     ]

@@ -56,7 +56,9 @@ def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
 def set_(
     context: CommandContext,
     name: WorkerName,
-    slots: Annotated[str | None, typer.Option(help="How many jobs it runs at once.")] = None,
+    slots: Annotated[
+        str | None, typer.Option(help="How many jobs it runs at once; those that share a process count as one.")
+    ] = None,
     queues: Annotated[str | None, typer.Option(help="Which queues it serves, with commas; '' is all.")] = None,
 ) -> None:
     """Give a worker other slots or queues while it runs, until it stops. Jobs that run go on.

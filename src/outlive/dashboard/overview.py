@@ -78,6 +78,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "troubles": [one for one in found if one.level != "fine" and one.page],
         "active": len(active),
         "slots": sum(row["slots"] for row in active),
+        "busy": sum(row["busy_slots"] for row in active),
     }
 
 

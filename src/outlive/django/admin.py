@@ -217,4 +217,14 @@ class KillerAdmin(ReadOnly):
 @admin.register(Worker)
 class WorkerAdmin(ReadOnly):
     page = "workers"
-    list_display: ClassVar = ("name", "hostname", "state", "running", "slots", "last_seen", "trouble", "dashboard")
+    list_display: ClassVar = (
+        "name",
+        "hostname",
+        "state",
+        "running",
+        "busy_slots",
+        "slots",
+        "last_seen",
+        "trouble",
+        "dashboard",
+    )

@@ -85,6 +85,7 @@ class Worker(models.Model):
     state = models.TextField()
     slots = models.IntegerField()
     running = models.IntegerField()
+    busy_slots = models.IntegerField()
     started_at = models.DateTimeField()
     last_seen = models.DateTimeField()
     trouble = models.TextField()

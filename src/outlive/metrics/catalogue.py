@@ -55,8 +55,9 @@ CRASHES = _counter(
     "task",
     "signal",
 )
-SLOTS = _gauge("slots", "How many jobs this worker can run at once.")
-SLOTS_BUSY = _gauge("slots_busy", "How many slots have a job now.")
+SLOTS = _gauge("slots", "How many jobs this worker can run at once. Those that share a process count as one.")
+SLOTS_BUSY = _gauge("slots_busy", "How many slots have a job now, or many jobs that share a process.")
+RUNNING = _gauge("running_jobs", "How many jobs run in this worker now: more than slots are busy, if jobs share some.")
 RENEWALS = _counter("lease_renewals", "Leases that this worker has renewed.")
 FENCED = _counter(
     "stale_writes_fenced",
@@ -64,7 +65,7 @@ FENCED = _counter(
     "could not renew its leases.",
 )
 WORKER = _gauge("worker_info", "Always 1; its labels say which worker this is.", "name", "id", "version")
-OF_WORKER = (JOBS_ENDED, JOB_WAIT, JOB_RUN, CRASHES, SLOTS, SLOTS_BUSY, RENEWALS, FENCED, WORKER)
+OF_WORKER = (JOBS_ENDED, JOB_WAIT, JOB_RUN, CRASHES, SLOTS, SLOTS_BUSY, RUNNING, RENEWALS, FENCED, WORKER)
 """Workers serve these. Sum them over all workers."""
 
 QUARANTINED = _counter(

@@ -41,10 +41,11 @@ Job = Mapping[str, Any]
 
 
 def busy(worker: Mapping[str, Any]) -> str:
-    """How many slots of a worker are busy, and how many more jobs it has claimed, which wait in it."""
-    running, slots = worker["running"], worker["slots"]
-    ahead = f", {number(running - slots)} claimed ahead" if running > slots else ""
-    return f"{min(running, slots)} of {slots}{ahead}"
+    """How many slots of a worker are busy, how many jobs run in them, if these are more, and how many wait in it."""
+    busy, ahead = worker["busy_slots"], worker["claimed_ahead"]
+    jobs = worker["running"] - ahead
+    slots = f"{busy} of {counted(worker['slots'], 'slot')}, {number(jobs)} jobs" if jobs > busy else ""
+    return (slots or f"{busy} of {worker['slots']}") + (f", {number(ahead)} claimed ahead" if ahead else "")
 
 
 def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:

@@ -156,8 +156,10 @@ class Services:
 
     @property
     def running(self) -> str:
-        """How many jobs run, in words."""
-        return counted(len(self.slots.busy), "job is running", "jobs are running")
+        """How many jobs run, in words, and in how many slots if these are fewer."""
+        jobs, busy = self.slots.jobs, len(self.slots.busy)
+        slots = f" in {counted(busy, 'slot')}" if busy < jobs else ""
+        return counted(jobs, "job is running", "jobs are running") + slots
 
     def drain(self) -> None:
         """Claim nothing more, and let jobs end."""

@@ -346,7 +346,8 @@ create table if not exists outlive.tasks (
   on_failed jsonb,  -- The job that is enqueued when a job of the task fails for good, unless that names another.
   function text,  -- Its function and the names of its parameters; null: not known.
   priority smallint,  -- That of its jobs, if they name none; null: not known yet.
-  signature json  -- The parameters of its function, for forms; null: not known.
+  signature json,  -- The parameters of its function, for forms; null: not known.
+  share int  -- How many of its jobs run at once in one process, which has one slot; null: not known.
 );
 create index if not exists tasks_that_expire on outlive.tasks (name)
   where expires_s is not null or deadline_s is not null;

@@ -74,8 +74,10 @@ from outlive.held h
     order by t.attempt desc limit 1) a on true
 where h.why = 'quarantined';
 
--- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job. An
--- active worker whose session is gone shows as stale, also while no other worker is there to declare it dead.
+-- Every worker, live or dead, how many jobs it runs, and in how many slots: jobs that share a process have one
+-- together, and are counted in as few as can hold them. Jobs beyond all slots wait in it (`claimed_ahead`).
+-- `trouble` says why a worker can't begin any job. An active worker whose session is gone shows as stale, also
+-- while no other worker is there to declare it dead.
 create view outlive.worker_states as
 select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   case when k.state = 'active' and k.id in (select s.worker from outlive.silent_workers() s(worker)) then 'stale'
@@ -84,12 +86,17 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
-  coalesce(r.jobs, 0) as running,
+  coalesce(r.jobs, 0)::bigint as running, least(coalesce(r.slots, 0), k.slots)::int as busy_slots,
+  greatest(coalesce(r.slots, 0) - k.slots, 0)::bigint as claimed_ahead,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
   k.app, k.reload_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error
 from outlive.workers k
-  left join (select worker, count(*) as jobs from outlive.running group by worker) r on r.worker = k.id;
+  left join (
+    select n.worker, sum(n.jobs) as jobs, sum(ceil(n.jobs / coalesce(t.share, 1))) as slots
+    from (select worker, task, count(*)::numeric as jobs from outlive.running group by worker, task) n
+      left join outlive.tasks t on t.name = n.task
+    group by n.worker) r on r.worker = k.id;
 
 -- Every queue that has unfinished jobs, was paused, is that of a task, or is served by name: whether it is paused,
 -- how many jobs it has, and since when the oldest is ready. Large counts are estimated.

@@ -170,7 +170,8 @@ order by r.started_at limit :limit::int;
 -- Every worker that is not pruned yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
-  trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at, reload_error
+  busy_slots, claimed_ahead, trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at,
+  reload_error
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues

@@ -8,19 +8,20 @@
 insert into outlive.tasks (
   name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
   keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, deadline_s, on_failed, function, priority,
-  signature, updated_at)
+  signature, share, updated_at)
 select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
   p.backoff_s, p.keep_finished_s, p.app_keep_finished_s, p.app_keep_failed_s, p.expires_s, p.deadline_s,
-  p.on_failed, p.function, p.priority, p.signature, outlive.now()
+  p.on_failed, p.function, p.priority, p.signature, p.share, outlive.now()
 from json_populate_recordset(null::outlive.tasks, :policies::json) p order by p.name
 on conflict (name) do update set
   (queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
    keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, deadline_s, on_failed, function, priority,
-   signature, updated_at) =
+   signature, share, updated_at) =
   (excluded.queue, excluded.source, excluded.max_attempts, excluded.max_crashes, excluded.max_losses,
    excluded.on_worker_death, excluded.quarantine_by, excluded.backoff_s, excluded.keep_finished_s,
    excluded.app_keep_finished_s, excluded.app_keep_failed_s, excluded.expires_s, excluded.deadline_s,
-   excluded.on_failed, excluded.function, excluded.priority, excluded.signature, excluded.updated_at);
+   excluded.on_failed, excluded.function, excluded.priority, excluded.signature, excluded.share,
+   excluded.updated_at);
 
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it

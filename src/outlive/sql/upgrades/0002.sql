@@ -43,7 +43,7 @@ alter table outlive.tasks add column keep_finished_s double precision check (kee
   add column app_keep_finished_s double precision, add column app_keep_failed_s double precision,
   add column expires_s double precision check (expires_s > 0),
   add column deadline_s double precision check (deadline_s > 0), add column on_failed jsonb,
-  add column function text, add column priority smallint, add column signature json;
+  add column function text, add column priority smallint, add column signature json, add column share int;
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;

@@ -81,6 +81,11 @@ class Slots:
         return [child for child in self.children if child.given]
 
     @property
+    def jobs(self) -> int:
+        """How many jobs run. A slot with a shared child has many."""
+        return sum(len(child.running) for child in self.busy)
+
+    @property
     def free(self) -> int:
         return self.size - len(self.busy) - len(self.unplaced)
 

@@ -54,9 +54,11 @@ class WorkerVitals:
         return self.services.slots.size if self.services else self._at_first.slots
 
     def status(self) -> str:
-        running = len(self.services.slots.busy) if self.services else 0
-        jobs = f"{running} of {counted(self._size, 'slot is', 'slots are')} busy"
-        return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
+        slots = self.services.slots if self.services else None
+        busy, jobs = (len(slots.busy), slots.jobs) if slots else (0, 0)
+        words = f"{busy} of {counted(self._size, 'slot is', 'slots are')} busy"
+        words += f" with {counted(jobs, 'job')}" if jobs > busy else ""
+        return f"{unready}; {words}" if (unready := self.unready()) else words
 
     def figures(self) -> Figures:
         services = self.services
@@ -72,6 +74,7 @@ class WorkerVitals:
             **(services.tallies.figures() if services.tallies else {}),
             **found,
             catalogue.SLOTS_BUSY: _only(len(services.slots.busy)),
+            catalogue.RUNNING: _only(services.slots.jobs),
             catalogue.RENEWALS: _only(services.leases.renewals),
             catalogue.FENCED: _only(services.leases.fenced),
             **_of_process(services.reaper, services.sessions),
