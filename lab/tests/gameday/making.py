@@ -27,7 +27,7 @@ from outlive_lab.gameday.options import Bounds
 
 STEADY, VICTIM = "steady", "victim"
 STEP_S = 10.0
-FATES = {"give_up": "failed", "kill": "quarantined"}
+FATES = {"give_up": "failed", "kill": "quarantined", "share exit": "quarantined"}
 
 
 @dataclass
@@ -49,6 +49,7 @@ class Story:
     kept: list[Kept] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     ledger: list[UUID] = field(default_factory=list)
+    mixed: list[UUID] = field(default_factory=list)
     token: int = 0
 
     def job(self, *outcomes: str, task: str = "pay", worker: str = STEADY, links: Links = UNLINKED) -> UUID:
@@ -132,6 +133,8 @@ class Story:
             kept=self.kept,
             sent=self.sent,
             ledger=self.ledger,
+            sharing={"share"},
+            mixed=self.mixed,
         )
 
     def broken(self) -> set[str]:

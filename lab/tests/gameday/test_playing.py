@@ -18,7 +18,7 @@ from laboratory import lab
 from outlive import linux
 from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group
-from outlive_lab.gameday import jobs, squeeze
+from outlive_lab.gameday import connections, squeeze
 from outlive_lab.gameday.history import Kind
 from tests.cli.test_demo import processes_in
 from tests.driving.making import Queue
@@ -208,7 +208,7 @@ def test_wrong_options_are_refused_with_a_sentence(cli, words, sentence):
 
 
 def test_a_completion_waits_before_it_is_written_whichever_cursor_sends_it(database_url):
-    with jobs.Connection.connect(database_url, autocommit=True) as connection:
+    with connections.Connection.connect(database_url, autocommit=True) as connection:
         connection.pause_s = 0.001
         psycopg.RawCursor(connection).execute("select")
         assert connection.pause_s == 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from outlive_lab.gameday import batches, dependencies, durable, innocents, keys, schedules
+from outlive_lab.gameday import batches, dependencies, durable, innocents, keys, schedules, sharing
 from outlive_lab.gameday.facts import FINAL, Broken, Facts
 from outlive_lab.gameday.history import (
     TAKEN_OVER,
@@ -58,11 +58,11 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         _finished_twice(found, lives),
         _ended_badly(facts),
         _effects(found, lives),
-        _begun_twice(found),
+        _begun_twice(facts),
         _counted(facts),
         _blamed(history, lives),
         _given_up(history, found),
-        _crashed(history, found),
+        _crashed(facts),
         _untried(history, found),
         _processes(history, bounds),
         innocents.broken(facts),
@@ -71,6 +71,7 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         keys.broken(facts),
         schedules.broken(facts, bounds),
         durable.broken(facts),
+        sharing.broken(facts),
     )
     return [Breach(rule, str(subject), words) for rule, subject, words in broken]
 
@@ -164,8 +165,10 @@ def _effects(found: Found, lives: Lives) -> Broken:
                 yield "stale effect", id, f"token {token} did not end the job"
 
 
-def _begun_twice(found: Found) -> Broken:
-    for token, count in Counter(start.token for start in found.starts).items():
+def _begun_twice(facts: Facts) -> Broken:
+    """An attempt runs once. If it shares its process, it may begin again in another one: see `sharing`."""
+    starts = facts.found.starts
+    for (token, _), count in Counter((one.token, one.pid if facts.shares(one.job) else 0) for one in starts).items():
         if count > 1:
             yield "begun twice", f"token {token}", f"the attempt ran {count} times"
 
@@ -241,11 +244,13 @@ def _explains(fault: Fault, attempt: Attempt) -> bool:
     return fault.kind in TAKEN_OVER and fault.at_s <= attempt.ended_s + SLACK_S
 
 
-def _crashed(history: History, found: Found) -> Broken:
-    """A kill of the same process explains each crash, and no kill explains two. Some jobs kill their own process."""
+def _crashed(facts: Facts) -> Broken:
+    """A kill of the same process explains each crash, and no kill explains two. Some jobs kill their own process, and
+    those that share one are judged in `sharing`."""
+    history, found = facts.history, facts.found
     kills = _by_worker(fault for fault in history.faults if fault.kind in (Kind.CHILD, Kind.SPARE))
     pids = {start.token: start.pid for start in found.starts}
-    killers = {id for id, task in found.jobs.items() if found.fates.get(task) == "quarantined"}
+    killers = {id for id, task in found.jobs.items() if found.fates.get(task) == "quarantined" or facts.shares(id)}
     crashes = [one for one in found.attempts if one.outcome == "crashed" and one.job not in killers]
     # Attempts killed before they wrote their pid come last: any kill that is left explains one of them.
     for one in sorted(crashes, key=lambda one: (one.token not in pids, one.token)):

@@ -40,9 +40,10 @@ def _taken(facts: Facts) -> Broken:
     for one in _marks(facts, "passed"):  # It was kept before.
         known[one.job, one.step] = min(one.at_s, known.get((one.job, one.step), one.at_s))
     begun = facts.stretches()
-    times = Counter((one.job, one.step, one.token) for one in _marks(facts, "taken"))
-    for (job, step, token), count in times.items():
-        if begun.get(token, 0.0) > known.get((job, step), float("inf")):
+    again = {(one.token, one.pid): one.at_s for one in facts.found.starts if facts.shares(one.job)}
+    times = Counter((one.job, one.step, one.token, one.pid) for one in _marks(facts, "taken"))
+    for (job, step, token, pid), count in times.items():
+        if again.get((token, pid), begun.get(token, 0.0)) > known.get((job, step), float("inf")):
             yield "step taken again", job, f"{step} ran under token {token}, which began when it was kept"
         elif count > 1:
             yield "step taken again", job, f"{step} ran {count} times under token {token}"
@@ -109,7 +110,8 @@ def wakes(facts: Facts) -> Iterator[Wake]:
     kept = {(one.job, one.step): one for one in facts.found.kept}
     sent = {one.value: one.at_s for one in facts.found.sent}
     children = facts.gathered()
-    for mark in _marks(facts, "waits"):
+    waits = {(one.token, one.step): one for one in _marks(facts, "waits")}  # The last one, if it began again meanwhile.
+    for mark in waits.values():
         later = [at_s for token, at_s in begun[mark.job] if token > mark.token]
         if mark.token in ended or (mark.token, mark.step) in went_on or not later:
             continue

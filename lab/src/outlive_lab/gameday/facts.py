@@ -52,11 +52,20 @@ class Facts:
 
     def stretches(self) -> dict[int, float]:
         """When each attempt began, by its token. A job that waits has one for each stretch of running."""
-        begun = {one.token: one.at_s for one in self.found.starts}
-        for one in self.found.attempts:
-            if one.started_s is not None:
-                begun[one.token] = one.started_s
+        begun: dict[int, float] = {}
+        for one in self.found.starts:
+            begun[one.token] = min(one.at_s, begun.get(one.token, one.at_s))
+        for attempt in self.found.attempts:
+            if attempt.started_s is not None:
+                begun[attempt.token] = attempt.started_s
         return begun
+
+    def shares(self, id: UUID) -> bool:
+        """Whether a job shares its process with others, which it may harm."""
+        return self.found.jobs.get(id, "").partition(" ")[0] in self.found.sharing
+
+    def harms(self, id: UUID) -> bool:
+        return self.shares(id) and " " in self.found.jobs[id]
 
     def gathered(self) -> dict[UUID, list[UUID]]:
         """The jobs that each durable job has enqueued, and waits for."""

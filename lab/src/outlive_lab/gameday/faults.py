@@ -29,17 +29,13 @@ from outlive_lab.gameday.workers import SHORT_LEASE_S, Member, Process, Workers
 
 NEXT = 10
 FREEZE_S = (0.3, 2.0)
-SPELL_S = (2.0, 4.0)
-"""How long imports are bad, rows locked and the database read-only."""
+SPELL_S = (2.0, 4.0)  # How long imports are bad, rows locked and the database read-only.
 WITNESS_S = 3.0
-PATIENCE_S = 1.0
-"""How long a deploy waits between SIGTERM and SIGKILL: far less than the grace period."""
-TAKEN_S = 5.0
-"""How long after its lease a frozen tree waits for other workers to begin its jobs again."""
+PATIENCE_S = 1.0  # How long a deploy waits between SIGTERM and SIGKILL: far less than the grace period.
+TAKEN_S = 5.0  # How long after its lease a frozen tree waits for other workers to begin its jobs again.
 ORPHANS_S = 10.0
 AWAY_S = (SHORT_LEASE_S + 1.0, SHORT_LEASE_S + 3.0)
-MACHINE_S = (10.5, 12.0)
-"""How long a machine is frozen: longer than the times of innocent jobs."""
+MACHINE_S = (10.5, 12.0)  # How long a machine is frozen: longer than the times of innocent jobs.
 CALM_S = 30.0  # The least time between faults that stop the whole game.
 SQUEEZED_S = 10.0
 CROWD_AFTER = 15  # How many faults happen before a job with many dependents fails.
@@ -65,8 +61,7 @@ class Faults:
         self._lost_alone: set[UUID] = set()  # Those that were lost so. A second time might look like a proof.
         self._calm_at = 0.0
         self._deck: list[Kind] = []
-        self._lasting: list[Iterator[None]] = []
-        """Each iterator goes on for a while, step by step, until its fault is over."""
+        self._lasting: list[Iterator[None]] = []  # Each goes on for a while, step by step, until its fault is over.
         self._over = False
         self._restarter: threading.Thread | None = None
 
@@ -143,9 +138,16 @@ class Faults:
         self._lasting.append(ending())
 
     def _at_work(self) -> list[Process]:
-        """Children that run a job, but no innocent one. A tree frozen whole is spared: it must wake and write."""
+        """Children that run a job, but no innocent one."""
+        spared = [jobs.pace.name, *tables.SHARING]
+        return self._awake(tables.at_work(self._server.connection, self._workers.names, spared=spared))
+
+    def _shared(self) -> list[Process]:
+        return self._awake(tables.shared(self._server.connection, self._workers.names))
+
+    def _awake(self, found: set[Process]) -> list[Process]:
+        """A tree frozen whole is spared: it must wake and write."""
         frozen = {member.name for member in self._workers.members if member.frozen_below}
-        found = tables.at_work(self._server.connection, self._workers.names, spared=jobs.pace.name)
         return sorted(one for one in found if one[1] not in frozen)
 
     def _spare(self) -> list[Process]:
@@ -366,12 +368,10 @@ class Faults:
                     break
                 yield
 
-    def _fail_before_crowd(self, fault: Fault, _: Server) -> None:
-        self._crowd(fault)
-
 
 FAULTS: dict[Kind, tuple[int, Callable[[Faults], Sequence[Any]], Callable[[Faults, Fault, Any], bool | None]]] = {
-    Kind.CHILD: (48, Faults._at_work, Faults._strike),
+    Kind.CHILD: (38, Faults._at_work, Faults._strike),
+    Kind.SHARED: (10, Faults._shared, Faults._strike),
     Kind.SPARE: (8, Faults._spare, Faults._strike),
     Kind.ZYGOTE: (6, Faults._zygotes, Faults._strike),
     Kind.SUPERVISOR: (5, Faults._mortal, Faults._kill_beside_witness),
@@ -392,7 +392,7 @@ FAULTS: dict[Kind, tuple[int, Callable[[Faults], Sequence[Any]], Callable[[Fault
     Kind.OUTAGE: (1, Faults._calm_server, Faults._restart),
     Kind.MACHINE: (1, Faults._machine, Faults._freeze_machine),
     Kind.OOM: (3, Faults._squeezable, Faults._squeeze),
-    Kind.CROWD: (0, Faults._any_server, Faults._fail_before_crowd),
+    Kind.CROWD: (0, Faults._any_server, lambda self, fault, _: self._crowd(fault)),
 }
 """How many of some hundred faults are of each kind, the possible victims, and what happens to one of them. An action
 that returns False did nothing."""

@@ -64,6 +64,7 @@ class Kind(StrEnum):
     """The faults."""
 
     CHILD = "child killed at work"
+    SHARED = "shared child killed"
     SPARE = "spare child killed"
     ZYGOTE = "zygote killed"
     SUPERVISOR = "supervisor killed"
@@ -98,7 +99,7 @@ TAKEN_OVER = WORKER_KILLS | LATE
 """Other workers take over the jobs of the worker. The database can't know who did it, so it may charge them with a
 loss. The death of a zygote, an outage or a frozen machine costs no job anything."""
 FREEZES = LATE | {Kind.FREEZE}
-KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SPARE}
+KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SHARED, Kind.SPARE}
 """SIGKILLs of processes of a worker. The game counts these."""
 
 GOODBYE_S = 2.0
@@ -275,6 +276,7 @@ class Mark:
     value: object
     """What the step returned or, before a sleep, for how many seconds it is."""
     at_s: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,3 +327,7 @@ class Found:
     sent: Sequence[Sent] = ()
     ledger: Sequence[UUID] = ()
     """The jobs whose effect under `once` was made, each as often as it was."""
+    sharing: Collection[str] = ()
+    """Tasks whose jobs share processes. Jobs that harm theirs are named `task harm`."""
+    mixed: Sequence[UUID] = ()
+    """Those whose result or output is another job's."""

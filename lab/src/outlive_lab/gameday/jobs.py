@@ -3,36 +3,21 @@
 The tables have no keys, so that an effect that happens twice shows.
 """
 
+import asyncio
+import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 from uuid import UUID, uuid4, uuid5
 
-import psycopg
-from psycopg.abc import PQGen
 from psycopg.types.json import Json
 
 import outlive
 from outlive.client.declaring import TaskOptions
-
-T = TypeVar("T")
-
-
-class Connection(psycopg.Connection[tuple[object, ...]]):
-    """Pauses before a completion. A worker that is frozen in this pause certainly writes too late."""
-
-    pause_s = 0.0
-
-    def wait(self, gen: PQGen[T], *words: Any, **more: Any) -> T:
-        """Every statement goes through here, whichever cursor sends it."""
-        pause_s, self.pause_s = self.pause_s, 0.0
-        time.sleep(pause_s)
-        return super().wait(gen, *words, **more)
-
+from outlive_lab.gameday.connections import Client, Connection, connect
 
 # The game kills these jobs again and again: no number of kills puts them into quarantine. Only `give_up` fails.
 SURVIVOR: TaskOptions = {
@@ -50,6 +35,10 @@ KILLER: TaskOptions = {**SURVIVOR, "max_crashes": 1}
 INNOCENT: TaskOptions = {**SURVIVOR, "max_crashes": 3, "max_losses": 3, "timeout": "10s", "stall": "9s"}
 # It begins before all others, so that the time from the end of a wait is not that of a queue.
 DURABLE: TaskOptions = {**SURVIVOR, "priority": 0}
+# Many run beside each other in one process. It is killed only while it has at least two of them, so none may be
+# charged with a crash.
+SHARED: TaskOptions = {**DURABLE, "share": 100, "max_crashes": 3, "timeout": "30s"}
+SETTLING: TaskOptions = {**SHARED, "share": 8}  # Each has a connection of its own.
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"
@@ -60,6 +49,8 @@ HESITATE_S = 0.3
 SLOW_S = 3.0
 STEPS = 5
 STEP_S = 0.02
+BLOCK_S = 7.0
+"""How long a job blocks the loop that it shares: longer than `block_s`."""
 SIGNAL = "go on"
 
 
@@ -227,13 +218,91 @@ def _wait(step: str, wait: Callable[[], object], what: object = None) -> None:
 
 def _mark(connection: Connection, kind: str, step: str, value: object) -> None:
     """Write where the code of a durable job is."""
+    connection.execute(MARKS, _marked(kind, step, value))
+
+
+def _marked(kind: str, step: str, value: object) -> list[object]:
     context = outlive.current()
-    marks = "insert into outlive_gameday.marks (job_id, token, kind, step, value) values (%s, %s, %s, %s, %s)"
-    connection.execute(marks, [context.job_id, context.token, kind, step, Json(value)])
+    return [context.job_id, context.token, os.getpid(), kind, step, Json(value)]
 
 
-COMPLETING = frozenset({"pay", "stumble", "breed", "post", "endure"})
-FATES = {"give_up": "failed", "kill": "quarantined"}
+client: Client
+
+
+@app.lifespan
+async def open_client() -> AsyncIterator[None]:
+    global client
+    client = Client(app.config.database_url)
+    yield
+    await client.close()
+
+
+@outlive.step
+async def take_beside(number: int) -> str:
+    value = uuid4().hex
+    await client.run(MARKS, _marked("taken", f"take_beside:{number}", value))
+    await asyncio.sleep(STEP_S)
+    return value
+
+
+@app.task(**SHARED)
+async def share(work_s: float, steps: int = 0, harm: str = "") -> str:
+    """Waits beside others, in steps or without them. Some harm the process that they share."""
+    context = outlive.current()
+    print(context.job_id)
+    await client.run(STARTS, [context.token, os.getpid(), context.job_id])
+    for number in range(steps):
+        value = await take_beside.named(str(number))(number)
+        await client.run(MARKS, _marked("passed", f"take_beside:{number}", value))
+    if steps:
+        await client.run(MARKS, _marked("waits", "sleep", work_s))
+        await context.asleep(work_s)
+        await client.run(MARKS, _marked("passed", "sleep", None))
+    else:
+        await asyncio.sleep(work_s)
+    _harm(harm)
+    await client.run(EFFECTS, [context.job_id, context.token, None])
+    return str(context.job_id)
+
+
+@app.task(**SETTLING)
+async def settle(work_s: float) -> str:
+    """Shares its process too, and completes in a transaction of its own connection."""
+    context = outlive.current()
+    await client.run(STARTS, [context.token, os.getpid(), context.job_id])
+    await asyncio.sleep(work_s)
+    connection = await connect(app.config.database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute(EFFECTS.encode(), [context.job_id, context.token, None])
+            await asyncio.sleep(work_s)
+            await context.acomplete(connection, str(context.job_id))
+            await asyncio.sleep(min(work_s, 0.1))
+    except outlive.StaleAttempt:
+        await client.run("insert into outlive_gameday.fenced (token) values (%s)", [context.token])
+        raise
+    finally:
+        await connection.close()
+    return str(context.job_id)
+
+
+def _harm(how: str) -> None:
+    match how:
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(0)
+        case "block":
+            time.sleep(BLOCK_S)
+
+
+STARTS = "insert into outlive_gameday.starts (token, pid, job_id) values (%s, %s, %s)"
+EFFECTS = "insert into outlive_gameday.effects (job_id, token, spawned) values (%s, %s, %s)"
+MARKS = "insert into outlive_gameday.marks (job_id, token, pid, kind, step, value) values (%s, %s, %s, %s, %s, %s)"
+COMPLETING = frozenset({"pay", "stumble", "breed", "post", "endure", "settle"})
+SHARING = frozenset({"share", "settle"})
+FATES = {"give_up": "failed", "kill": "quarantined", "share segfault": "quarantined", "share exit": "quarantined"}
+"""The ends of jobs that do not succeed, by their task and, if they share a process, what they do to it."""
 
 
 @contextmanager
@@ -274,10 +343,7 @@ def _work(work_s: float, *, warm: bool = False) -> None:
 
 def _effect(connection: Connection, spawned: UUID | None = None) -> None:
     context = outlive.current()
-    connection.execute(
-        "insert into outlive_gameday.effects (job_id, token, spawned) values (%s, %s, %s)",
-        [context.job_id, context.token, spawned],
-    )
+    connection.execute(EFFECTS, [context.job_id, context.token, spawned])
 
 
 def _complete(

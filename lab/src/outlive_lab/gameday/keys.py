@@ -13,10 +13,12 @@ def broken(facts: Facts) -> Broken:
     limits: dict[str, int] = {}
     attempts = {one.token: one for one in facts.found.attempts}
     effects_s = {one.token: one.at_s for one in facts.found.effects}
-    for start in facts.found.starts:
+    seen: set[int] = set()
+    for start in sorted(facts.found.starts, key=lambda one: one.at_s):
         links = facts.links.get(start.job)
-        if links is None or links.key is None:
+        if links is None or links.key is None or start.token in seen:
             continue
+        seen.add(start.token)
         limits[links.key] = links.concurrency
         # An attempt runs from the row that it writes first to its end in the database, or to its effect if that is
         # later. A process whose attempt was lost may go on for a while, which its worker's death or freeze explains.

@@ -26,7 +26,9 @@ BAD_PART = 0.12
 """How many of the jobs that others wait for, or that are in a batch, fail or kill their process."""
 CANCELLED_PART = 0.15
 """How many batches are cancelled."""
-TASKS: dict[Task[[float], Any, Any], int] = {
+HARMFUL_PART = 0.5
+"""How many of the crowds that share a process have a job in it that harms it."""
+TASKS: dict[Task[..., Any, Any], int] = {
     jobs.note: 12,
     jobs.call: 8,
     jobs.pay: 30,
@@ -35,6 +37,8 @@ TASKS: dict[Task[[float], Any, Any], int] = {
     jobs.stamp: 20,
     jobs.post: 15,
     jobs.pace: 12,
+    jobs.share: 12,
+    jobs.settle: 8,
 }
 """The tasks, and how often each is chosen."""
 ON_FAILURES: tuple[OnFailure, ...] = ("block", "proceed", "cancel")
@@ -101,6 +105,17 @@ def durable(rng: random.Random, _: Sequence[UUID]) -> Order:
     return Order([task.job(rng.randint(3, 6), pause_s, signals, children)], signals=signals)
 
 
+def beside(rng: random.Random, _: Sequence[UUID]) -> Order:
+    """Many jobs that share processes. One of them may harm the others."""
+    found = [
+        jobs.share.job(round(rng.uniform(0.0, 1.0), 3), rng.choice((0, 0, 0, 2))) for _ in range(rng.randint(10, 40))
+    ]
+    if rng.random() < HARMFUL_PART:
+        harm = rng.choice(("segfault", "exit", "block"))
+        found.insert(rng.randrange(len(found)), jobs.share.job(round(rng.uniform(0.0, 0.5), 3), 0, harm))
+    return Order(found)
+
+
 def crowd() -> Order:
     """A job that fails, and many that wait for it and stay blocked."""
     head = jobs.give_up.job(0.5)
@@ -115,6 +130,7 @@ ORDERS: dict[Callable[[random.Random, Sequence[UUID]], Order], int] = {
     batched: 12,
     rush: 13,
     durable: 80,
+    beside: 40,
 }
 """The kinds of orders, and how often each is chosen."""
 
@@ -165,7 +181,7 @@ def _linked(rng: random.Random, **options: Unpack[JobOptions]) -> BoundJob[Any]:
     return task.job(round(rng.uniform(0.0, 0.1), 3))
 
 
-def _task(rng: random.Random) -> Task[[float], Any, Any]:
+def _task(rng: random.Random) -> Task[..., Any, Any]:
     return rng.choices(list(TASKS), list(TASKS.values()))[0]
 
 

@@ -14,7 +14,7 @@ from outlive_lab.plots import BLUE, GREEN, GREY, PURPLE, RED, Axes, picture, ver
 SHADES = (RED, "#f59e0b", GREY, BLUE)
 BROWN, CYAN, LIME = "#b45309", "#0891b2", "#65a30d"
 COLOURS = (
-    ({Kind.CHILD, Kind.SPARE}, GREY),
+    ({Kind.CHILD, Kind.SHARED, Kind.SPARE}, GREY),
     (ZYGOTE_KILLS, BLUE),
     (WORKER_KILLS - {Kind.DEPLOY}, RED),
     (FREEZES | {Kind.MACHINE}, CYAN),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ MODULE = jobs.__name__ + "."
 OURS = MODULE.replace("_", r"\_") + "%"
 BATCH = "gameday"
 """The name of its batches."""
+SHARING = [MODULE + task for task in jobs.SHARING]
 MOST_LOCKED = 2
 """How many jobs a foreign transaction locks: few, so that most jobs go on."""
 
@@ -31,7 +33,7 @@ create table outlive_gameday.effects (
   job_id uuid not null, token bigint not null, spawned uuid, at timestamptz not null default clock_timestamp());
 create table outlive_gameday.fenced (token bigint not null);
 create table outlive_gameday.marks (
-  job_id uuid not null, token bigint not null, kind text not null, step text not null, value json,
+  job_id uuid not null, token bigint not null, pid int not null, kind text not null, step text not null, value json,
   at timestamptz not null default clock_timestamp());
 create table outlive_gameday.ledger (job_id uuid not null);
 create table outlive_gameday.sent (
@@ -58,14 +60,15 @@ with gone as (delete from outlive.jobs where task like %(ours)s returning id, ba
 delete from outlive.attempts where job_id in (select id from gone)
 """
 _FOREIGN = "select task from outlive.jobs where task not like %(ours)s limit 1"
-_JOBS = "select id, task, batch from outlive.jobs where task like %(ours)s"
+_JOBS = "select id, task || coalesce(' ' || nullif(args ->> 'harm', ''), ''), batch from outlive.jobs "
+_JOBS += "where task like %(ours)s"
 _CALLBACKS = "select id, (args ->> 'batch')::uuid, args ->> 'event' from outlive.jobs where task = %(task)s"
 _TICKS = "select id, args ->> 'schedule', extract(epoch from ready_at)::float8 from outlive.jobs where task = %(task)s"
 _PAUSE = "select outlive.pause_schedule(name), extract(epoch from clock_timestamp())::float8 from outlive.schedules "
 _PAUSE += "where task like %(ours)s"
-_STARTS = "select token, pid, job_id, extract(epoch from at)::float8 from outlive_gameday.starts"
+_STARTS = "select token, pid, job_id, extract(epoch from at)::float8 from outlive_gameday.starts order by at"
 _EFFECTS = "select job_id, token, spawned, extract(epoch from at)::float8 from outlive_gameday.effects"
-_MARKS = "select job_id, token, kind, step, value, extract(epoch from at)::float8 from outlive_gameday.marks"
+_MARKS = "select job_id, token, kind, step, value, extract(epoch from at)::float8, pid from outlive_gameday.marks"
 _SENT = "select job_id, value, extract(epoch from {at})::float8 from outlive_gameday.sent"
 _KEPT = """
 select s.job_id, s.name, s.value, extract(epoch from s.at)::float8
@@ -93,6 +96,12 @@ from outlive.attempts a join outlive.jobs j on j.id = a.job_id
   left join outlive.workers k on k.id = a.worker and k.name like %(names)s
 where j.task like %(ours)s
 """
+# Each job that shares a process prints its id, and returns it.
+_MIXED = """
+select a.job_id from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+where j.task = any(%(sharing)s) and (a.outcome = 'succeeded' and a.result #>> '{}' is distinct from j.id::text
+  or replace(a.output, j.id::text, '') ~ '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-')
+"""
 _VISIBLE = "pg_xact_commit_timestamp(xmin)"
 _WORKERS = "select name, state from outlive.workers where name like %(names)s"
 
@@ -107,7 +116,15 @@ select (select count(*) from outlive.waiting where task like %(ours)s)
 _AT_WORK = """
 select distinct on (s.pid) s.pid, k.name
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
-where k.name like %(names)s and r.task <> %(spared)s order by s.pid, s.token desc
+where k.name like %(names)s and r.task <> all(%(spared)s) order by s.pid, s.token desc
+"""
+# A job that runs alone because it may harm others is the only one in its process.
+_SHARED = """
+select pid, name from (
+  select distinct on (r.token) s.pid, k.name
+  from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
+  where k.name like %(names)s and r.task = any(%(sharing)s) order by r.token, s.at desc) last
+group by pid, name having count(*) > 1
 """
 
 _ALONE = """
@@ -180,9 +197,14 @@ def standing(connection: db.Connection, names: str) -> tuple[int, float, list[st
     return found  # type: ignore[no-any-return]
 
 
-def at_work(connection: db.Connection, names: str, *, spared: str = "") -> set[tuple[int, str]]:
-    """The children that run a job, but none of the task that is spared, and the names of their workers."""
-    return set(_rows(connection, _AT_WORK, names=f"{names}%", spared=spared))
+def at_work(connection: db.Connection, names: str, *, spared: Sequence[str] = ()) -> set[tuple[int, str]]:
+    """The children that run a job, but none of the tasks that are spared, and the names of their workers."""
+    return set(_rows(connection, _AT_WORK, names=f"{names}%", spared=list(spared)))
+
+
+def shared(connection: db.Connection, names: str) -> set[tuple[int, str]]:
+    """The children that run two jobs or more, and the names of their workers."""
+    return set(_rows(connection, _SHARED, names=f"{names}%", sharing=SHARING))
 
 
 def alone(connection: db.Connection, names: str) -> dict[str, frozenset[UUID]]:
@@ -231,6 +253,8 @@ def read(connection: db.Connection, *, names: str) -> Found:
         kept=[Kept(*row) for row in _rows(connection, _KEPT)],
         sent=[Sent(*row) for row in _rows(connection, _SENT.format(at=_VISIBLE if recorded else "at"))],
         ledger=[job for (job,) in _rows(connection, "select job_id from outlive_gameday.ledger")],
+        sharing=jobs.SHARING,
+        mixed=[job for (job,) in _rows(connection, _MIXED, sharing=SHARING)],
     )
 
 

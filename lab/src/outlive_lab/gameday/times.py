@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from outlive_lab.gameday import durable
+from outlive_lab.gameday import durable, sharing
 from outlive_lab.gameday.facts import Facts
 from outlive_lab.gameday.history import (
     FREEZES,
@@ -99,6 +99,7 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         Times("child death, no database or no supervisor", took({Kind.CHILD}, apart=True), None, worst_s),
         Times("any death, with the database there on end", on_end, None, bounds.on_end_s),
         Times("a failure with 20,000 dependents to recorded", _crowds(history, found), None, worst_s),
+        Times("shared child death to its jobs begun again", _again(history, found), None, worst_s),
         Times("wait over to begun again", wakes[False], bounds.wake_s, worst_s),
         Times("wait over, no database or no worker", wakes[True], None, worst_s),
     ]
@@ -170,6 +171,14 @@ def _deaths(history: History, found: Found) -> Iterator[_Death]:
             away = history.away(fault.at_s, ended_s, margin_s=RECONNECT_S)
             frozen = history.frozen(fault.at_s, ended_s, margin_s=RECONNECT_S)
             yield _Death(fault, ended_s, apart=blind or locked or away or frozen or not fault.watched)
+
+
+def _again(history: History, found: Found) -> list[tuple[float, float]]:
+    """From the kill of a shared child until each of its jobs began again in the same attempt, there or alone."""
+    killed = {one.pid: one.at_s for one in history.faults if one.kind is Kind.SHARED}
+    pairs = sharing.again(Facts(history, found))
+    found_s = ((killed[before.pid], later.at_s) for before, later in pairs if before.pid in killed)
+    return [(at_s, later_s - at_s) for at_s, later_s in found_s if later_s > at_s]
 
 
 def _crowds(history: History, found: Found) -> list[tuple[float, float]]:

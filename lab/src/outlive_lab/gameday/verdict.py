@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from outlive_lab import environment
-from outlive_lab.gameday import checker, times
+from outlive_lab.gameday import checker, sharing, times
 from outlive_lab.gameday.checker import Breach
+from outlive_lab.gameday.facts import Facts
 from outlive_lab.gameday.history import Answer, Found, History, Kind
 from outlive_lab.gameday.options import Options
 from outlive_lab.gameday.times import Times
@@ -21,7 +22,7 @@ NAMED = 20
 ZERO = (
     *("lost", "finished twice", "effect doubled", "stale effect"),
     *("begun too early", "not released", "called back twice", "not called back"),
-    *("over its limit", "fired twice", "not fired", "innocent charged"),
+    *("over its limit", "fired twice", "not fired", "innocent charged", "mixed up"),
     *("step taken again", "step changed", "once doubled", "once lost", "signal lost", "signal doubled"),
 )
 """Rules whose count is shown even if it is zero."""
@@ -70,6 +71,9 @@ class Verdict:
         ended = {attempt.job for attempt in self.found.attempts if attempt.state == "succeeded"}
         pauses = [fault for fault in self.history.faults if fault.kind is Kind.PAUSE]
         taken = [fault for fault in pauses if fault.taken]
+        facts = Facts(self.history, self.found)
+        shared = [id for id in self.found.jobs if facts.shares(id)]
+        again = Counter(later.job for _, later in sharing.again(facts))
         links = [ask.links for ask in self.history.asks if ask.id in self.found.jobs]
         return {
             "kills": self.history.kills,
@@ -79,6 +83,9 @@ class Verdict:
             "jobs that wait for others": sum(bool(one.after) for one in links),
             "jobs with a key": sum(one.key is not None for one in links),
             "durable jobs": sum(task == "endure" for task in self.found.jobs.values()),
+            "jobs that share a process": len(shared),
+            "of those begun again in another one": sum(bool(again[id]) for id in shared),
+            "of those harmful": sum(map(facts.harms, shared)),
             "steps kept": len(self.found.kept),
             "signals sent": len(self.found.sent),
             "batches": len(self.history.batches),
