@@ -64,7 +64,10 @@ def number(count: int, *, estimated: bool = False) -> str:
 
 
 def rate(often: float) -> str:
-    """How often something happens in a second or a minute: three digits, or all of a whole number."""
+    """How often something happens in a second or a minute: three digits, or all of a whole number. What is rare is
+    only said to be so."""
+    if 0 < often < 0.1:
+        return "<0.1"
     return f"{often:,.0f}" if often >= 99.95 else f"{often:.3g}"
 
 

@@ -28,6 +28,7 @@ from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
 from tests.driving.making import WORKER
+from tests.store.test_dependencies import waiting_for
 from tests.waiting import eventually
 
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0}
@@ -55,6 +56,18 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli, queue):
     text = cli("doctor").out
     assert "✗ fsync is off" in text
     assert "→ alter system set fsync = on" in text
+
+
+def test_jobs_that_can_not_begin_because_of_one_that_failed_are_found(cli, queue):
+    failed, under_way = queue.make_many(2)
+    blocked, waits = waiting_for(failed), waiting_for(under_way)
+    queue.enqueue([blocked, waits])
+    assert not any("blocked by jobs" in what for what in findings(cli))
+    queue.run_job(failed, Outcome.FAILED, final=True)
+    found = findings(cli)["1 job is blocked by jobs that ended without success, and can't begin"]
+    assert "jobs --state blocked" in found["next"]
+    queue.run(store.retry([failed]))
+    assert not any("blocked by jobs" in what for what in findings(cli))
 
 
 def test_workers_that_died_lately_and_open_breakers_are_named(cli, queue):

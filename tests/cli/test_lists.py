@@ -173,7 +173,10 @@ def test_an_active_worker_is_seen_now_and_a_dead_one_at_its_last_heartbeat(cli, 
     assert 13 <= float(lines["dead"][-3]) < 26
 
 
-@pytest.mark.parametrize(("per_s", "shown"), [(0.0123, "0.0123"), (2.5, "2.5"), (99.96, "100"), (1312.4, "1,312")])
+@pytest.mark.parametrize(
+    ("per_s", "shown"),
+    [(0.0123, "<0.1"), (0.0, "0"), (0.123, "0.123"), (2.5, "2.5"), (99.96, "100"), (1312.4, "1,312")],
+)
 def test_a_rate_is_shown_without_an_exponent(per_s, shown):
     assert rate(per_s) == shown
 

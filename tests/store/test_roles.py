@@ -22,7 +22,16 @@ from tests.driving.making import WORKER, Queue, lane, limits, new_worker, reques
 
 ROLES = ("outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job", "outlive_protocol")
 VIEWS = {
-    *("job_states", "recent_jobs", "stuck_jobs", "killers", "worker_states", "queue_states", "source_health"),
+    *(
+        "job_states",
+        "recent_jobs",
+        "stuck_jobs",
+        "unmet_jobs",
+        "killers",
+        "worker_states",
+        "queue_states",
+        "source_health",
+    ),
     *("schedule_states", "batch_states", "metrics"),
 }
 PROTOCOL = {"register", "claim", "renew", "inputs_of", "succeed", "fail", "goodbye", "kept_steps", "keep_step"}
@@ -262,7 +271,12 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.rates(),
             store.latencies(),
         )
-        run(store.count_stuck(), store.list_steps(UUID(int=7), limit=10), store.step(UUID(int=7), "charge"))
+        run(
+            store.count_stuck(),
+            store.count_unmet(),
+            store.list_steps(UUID(int=7), limit=10),
+            store.step(UUID(int=7), "charge"),
+        )
         run(store.linked_jobs(UUID(int=7), limit=10))
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outlive import store
 from outlive.dashboard import charts, graph, job_steps, postmortem, searches
 from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
+from outlive.dashboard.overview import tally
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.searches import PAGE
 from outlive.dashboard.visits import Visit
@@ -43,12 +44,15 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         found = await site.searches.look(wanted, visit.get("past"), oldest=oldest)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
+    by_state, rough = tally(await site.history.counts.get())
     verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]
     return {
         "title": "Jobs",
         "wrong": wrong,
         "status": 400 if wrong else 200,
         "still": bool(wrong) or (visit.get("past") is not None and wanted.indexed),
+        "by_state": by_state,
+        "rough": rough,
         "jobs": rows,
         "given": given,
         "sort": "oldest" if oldest else None,

@@ -53,15 +53,13 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     queues = await site.history.queues.get()
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
-    by_state: Counter[str] = Counter(dict.fromkeys(State, 0))
-    for row in counts:
-        by_state[row["state"]] += row["jobs"]
-    rough = {row["state"] for row in counts if row["estimated"]}
+    by_state, rough = tally(counts)
     dead = [row for row in workers if findings.has_died(row, within_s=findings.HOUR_S)]
     active = [row for row in workers if row["state"] == "active"]
     health = {
         "stuck": await run(store.count_stuck()),
         "quarantined": by_state["quarantined"],
+        "unmet": await run(store.count_unmet()),
         "active_workers": len(active),
     }
     found = findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S)
@@ -80,6 +78,14 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "slots": sum(row["slots"] for row in active),
         "busy": sum(row["busy_slots"] for row in active),
     }
+
+
+def tally(counts: findings.Rows) -> tuple[Counter[str], set[str]]:
+    """How many jobs are in each state, and of which states that is an estimate."""
+    by_state: Counter[str] = Counter(dict.fromkeys(State, 0))
+    for row in counts:
+        by_state[row["state"]] += row["jobs"]
+    return by_state, {row["state"] for row in counts if row["estimated"]}
 
 
 def drawn(course: Course, when: str, history: History | None) -> list[dict[str, Any]]:

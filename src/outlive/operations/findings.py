@@ -173,6 +173,11 @@ def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
     quarantined, look = health["quarantined"], f"{program.command('killers')}; then release or prune them"
     many = (f"{_are(quarantined, 'job')} in quarantine", look)
     yield checked(not quarantined, "no job is in quarantine", many, page="killers")
+    if unmet := health["unmet"]:
+        more = "≥" if unmet >= store.MANY_UNMET else ""
+        what = f"{more}{_are(unmet, 'job')} blocked by jobs that ended without success, and can't begin"
+        look = f"{program.command('jobs --state blocked')}; then retry what they wait for, or release or cancel them"
+        yield Finding("advice", what, look, "jobs", {"state": "blocked"})
     if ready and not health["active_workers"]:
         yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker(), "workers")
     else:

@@ -15,6 +15,8 @@ from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import Table, as_they_are, decoded_by, first_column, nothing, pairs, scalar, table
 
+MANY_UNMET = 1000
+
 
 def _outcomes(rows: list[Row]) -> dict[UUID, JobOutcome]:
     return {
@@ -76,6 +78,11 @@ def list_jobs(ids: Sequence[UUID]) -> Statement[Table]:
 def list_stuck(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(scalar)
 def count_stuck() -> Statement[int]: ...
+@decoded_by(scalar)
+def count_unmet() -> Statement[int]:
+    """How many jobs wait for jobs that have ended without success, up to MANY_UNMET."""
+
+
 @decoded_by(table)
 def list_killers(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(table)

@@ -50,9 +50,9 @@ grant execute on function outlive.open_batch(text, json, json, json, uuid), outl
 grant execute on function outlive.send(uuid, text, json) to outlive_enqueue;
 
 grant select on
-  outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.killers, outlive.worker_states,
-  outlive.queue_states, outlive.source_health, outlive.schedule_states, outlive.batch_states, outlive.audit,
-  outlive.metrics
+  outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.unmet_jobs, outlive.killers,
+  outlive.worker_states, outlive.queue_states, outlive.source_health, outlive.schedule_states,
+  outlive.batch_states, outlive.audit, outlive.metrics
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.waits_for(outlive.held),

@@ -146,6 +146,7 @@ create index if not exists held_why on outlive.held (why, since);
 create index if not exists held_by_lane on outlive.held (
   queue, source, task, why, (failures + crashes > 0), since, id);
 create index if not exists held_until on outlive.held (ready_at) where why = 'suspended';
+create index if not exists held_unmet on outlive.held (since) where why = 'dependent' and details is not null;
 create index if not exists held_parked on outlive.held (parked_by) where parked_by is not null;
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 

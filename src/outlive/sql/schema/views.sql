@@ -55,6 +55,16 @@ select s.*
 from outlive.job_states s
 where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
 
+-- The jobs that wait for one that has ended without success, and is not under way again. The id of that one is
+-- where outlive.unmet_because has put it.
+create view outlive.unmet_jobs as
+select h.id, h.task, h.queue, h.details, h.since
+from outlive.held h, lateral (select substr(h.details, 5, 36)::uuid as id) needed
+where h.why = 'dependent' and h.details is not null
+  and not exists (select from outlive.waiting w where w.id = needed.id)
+  and not exists (select from outlive.running r where r.id = needed.id)
+  and not exists (select from outlive.held o where o.id = needed.id and o.why <> 'quarantined');
+
 -- Every ended attempt with its evidence, and the name of its worker.
 create view outlive.ended_attempts as
 select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output,

@@ -133,6 +133,10 @@ select id, task, queue, source, status as state, attempt, locked_by, locked_at, 
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
 from outlive.stuck_jobs order by lease_until limit :limit::int;
 
+-- name: count_unmet
+-- How many jobs wait for jobs that have ended without success, up to 1000: a person must decide about them.
+select count(*)::int from (select from outlive.unmet_jobs limit 1000) u;
+
 -- name: count_stuck
 -- How many running jobs have a lease that has expired.
 select count(*) from outlive.running r where r.lease_until < outlive.now();
@@ -304,6 +308,7 @@ group by 1, 2, 3, a.xact_start order by a.xact_start, a.pid;
 select
   (select count(*) from outlive.stuck_jobs)::int as stuck,
   (select count(*) from outlive.killers)::int as quarantined,
+  (select count(*) from (select from outlive.unmet_jobs limit 1000) u)::int as unmet,
   (select count(*) from outlive.worker_states where state = 'active')::int as active_workers;
 
 -- name: write_some
