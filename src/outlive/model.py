@@ -212,16 +212,11 @@ class LostRun(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """The result of one end-and-claim: jobs to run, and the tokens of ends that were refused."""
+    """The result of one end-and-claim: jobs to run, the tokens of ends that were refused, and in how many seconds to
+    ask those sources again that admitted no job."""
 
     claimed: list[Claimed]
     refused: list[int]
-
-
-class Admitted(msgspec.Struct, frozen=True):
-    """The result of a claim at sources: jobs to run, and when to ask those again that admitted none."""
-
-    claimed: list[Claimed]
     waits_s: dict[str, float]
 
 

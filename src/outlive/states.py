@@ -71,7 +71,7 @@ TRANSITIONS = (
 
     # A worker claims it.
     Transition("claim", (PENDING, RETRYABLE), RUNNING, "end_and_claim",
-        "A worker takes it. If its source must be asked, the statement is `claim_sourced`."),
+        "A worker takes it, if its source admits it."),
     Transition("claim", (RETRYABLE,), QUARANTINED, "end_and_claim",
         "Its task's `max_crashes` was lowered, and it has crashed that often: it is not started."),
     Transition("claim_suspect", (PENDING,), RUNNING, "claim_suspect",

@@ -27,7 +27,7 @@ def shop(queue: Queue) -> None:
 def succeed_with(queue: Queue, source: str, *records: dict[str, Any]) -> None:
     """Let a job of this source succeed with these records."""
     queue.make(source=source)
-    (claimed,) = queue.run(store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
+    (claimed,) = queue.claim([lane(source=source, asks=True)], limit=1)
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
     queue.run(store.write_end(WORKER, end))
 

@@ -58,6 +58,7 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     start(slots=2)
     job = faults.wait_for.using(source="shop").enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
+    queue.run(store.set_source("shop", {"rate_limit_per_minute": 60_000}))  # Without a limit it is not asked.
     stranger.execute("select from outlive.sources where name = 'shop' for update")
     (tmp_path / "go").touch()
     run_others()

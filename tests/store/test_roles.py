@@ -160,7 +160,9 @@ def call_a_source(run: Callable[..., Any]) -> None:
     run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5, max_concurrency=5)]))
     run(store.spread_limits(["work"]), store.set_source("shop", {"burst": 3}), store.pause_source("shop"))
     run(store.resume_source("shop"), store.enqueue([request(source="shop")], max_args_bytes=100))
-    ((claimed,), _) = msgspec.structs.astuple(run(store.claim_sourced(other, [lane(source="shop")], limit=1)))
+    ((claimed,), *_) = msgspec.structs.astuple(
+        run(store.end_and_claim(other, (), [lane(source="shop", asks=True)], limit=1))
+    )
     assert run(store.ask_source("shop", claimed.token)).granted
     run(store.count_outcomes([("shop", claimed.token, False)]), store.breakers(), store.list_sources(limit=10))
     found = b'[{"scope": "s", "key": "k", "data": 1, "strength": 1}]'

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from outlive import store
 from outlive.errors import StaleAttempt
-from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
+from outlive.model import Claimed, Ended, Grant, SourceLimits, Turn
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Connect, Queue, lane, new_worker, request
@@ -29,9 +29,9 @@ def declare(connection: Queue, name: str = "shop", **said: Any) -> None:
     connection.run(store.register_sources([SourceLimits(name, **said)]))
 
 
-def claim(queue: Queue, *sources: str, limit: int = 512, worker: UUID = WORKER, lease_s: float = 300.0) -> Admitted:
-    lanes = [lane(source=source) for source in sources or ("shop",)]
-    return queue.run(store.claim_sourced(worker, lanes, limit=limit, lease_s=lease_s))
+def claim(queue: Queue, *sources: str, limit: int = 512, worker: UUID = WORKER, lease_s: float = 300.0) -> Turn:
+    lanes = [lane(source=source, asks=True) for source in sources or ("shop",)]
+    return queue.run(store.end_and_claim(worker, (), lanes, limit=limit, lease_s=lease_s))
 
 
 def begin(connection: Queue, source: str = "shop", **how: Any) -> Claimed:
@@ -88,7 +88,7 @@ def test_a_refused_request_is_told_when_there_will_be_a_token(queue):
     declare(queue, rate_limit_per_minute=6)
     running = begin(queue)
     queue.make(source="shop")
-    assert claim(queue) == Admitted([], {"shop": 10.0})
+    assert claim(queue) == Turn([], [], {"shop": 10.0})
     queue.set_now(later_s=4)
     assert ask(queue, running.token) == Grant(granted=False, wait_s=6.0, open=False, slot=None)
     queue.set_now(later_s=10)
@@ -167,7 +167,7 @@ def test_no_more_than_allowed_run_at_once_and_a_slot_comes_back_with_the_attempt
     declare(queue, max_concurrency=2)
     queue.make_many(4, source="shop")
     first, second = claim(queue).claimed
-    assert claim(queue) == Admitted([], {"shop": 0.25})
+    assert claim(queue) == Turn([], [], {"shop": 0.25})
     queue.end(Ended(first.token, Outcome.CRASHED, signal="SIGKILL"))
     assert len(claim(queue).claimed) == 1
     queue.end(Ended(second.token, Outcome.SUCCEEDED))
@@ -237,7 +237,7 @@ def test_a_worker_that_was_given_up_claims_nothing(queue):
     queue.make(source="shop")
     queue.run(store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1))
     queue.execute("update outlive.workers set state = 'dead'")
-    assert claim(queue) == Admitted([], {})
+    assert claim(queue) == Turn([], [], {})
     assert len(claim(queue, worker=new_worker()).claimed) == 1
 
 
@@ -264,8 +264,8 @@ def test_the_most_urgent_and_then_the_oldest_of_a_source_go_first(queue):
     order = []
     for n in range(3):
         queue.set_now(later_s=10 * n)
-        offered = [lane(source="shop", priority=priority) for priority in (1, 5)]
-        order += [one.id for one in queue.run(store.claim_sourced(WORKER, offered, limit=5)).claimed]
+        offered = [lane(source="shop", priority=priority, asks=True) for priority in (1, 5)]
+        order += [one.id for one in queue.claim(offered, limit=5)]
     assert order == [urgent, old, late]
 
 
@@ -443,7 +443,7 @@ def test_an_unknown_source_is_made_by_the_first_request(queue):
     assert health(queue, "new")["breaker"] == "closed"
     queue.make(source="gone")
     queue.execute("delete from outlive.sources")
-    assert claim(queue, "gone") == Admitted([], {"gone": 0.02})
+    assert claim(queue, "gone") == Turn([], [], {"gone": 0.02})
     assert len(claim(queue, "gone").claimed) == 1
     tell(queue, None, False, source="still unknown")
 

@@ -36,8 +36,8 @@ stateDiagram-v2
 {rows}
 
 An event that the table does not list for a state changes nothing. A running job that an operator cancels
-becomes cancelled when its attempt ends without a result. Jobs of a source with limits are claimed by `claim_sourced`,
-suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,
+becomes cancelled when its attempt ends without a result. Suspects are claimed by `claim_suspect`, all others by
+`end_and_claim`. A suspect shows as pending; it waits in `held`,
 and can't be blocked. A job that waits for other jobs shows as blocked. Any statement that ends these jobs
 unblocks it, in the same transaction: also the reaper's, or a cancel.
 """

@@ -141,11 +141,8 @@ class Inline:
         found: list[LaneState] = self._run(store.unsourced_lanes(tasks, queues)).lanes
         found = [*found, *self._run(store.sourced_lanes(tasks, queues)).lanes]
         for one in sorted((lane for lane in found if lane.ready), key=lambda lane: (lane.priority, lane.ready_at)):
-            lane = Lane(one.queue, one.source, one.task, one.priority)
-            if lane.source:
-                claimed = self._run(store.claim_sourced(self._me.id, [lane], limit=1)).claimed
-            else:
-                claimed = self._run(store.end_and_claim(self._me.id, (), [lane], limit=1)).claimed
+            lane = Lane(one.queue, one.source, one.task, one.priority, asks=one.source != "")
+            claimed = self._run(store.end_and_claim(self._me.id, (), [lane], limit=1)).claimed
             if claimed:
                 return claimed[0]
         return None

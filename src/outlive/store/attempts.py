@@ -40,13 +40,21 @@ def end_and_claim(
     lease_s: float = 300.0,
     begun: bool = True,
 ) -> Statement[Turn]:
-    """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`."""
+    """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`.
+
+    All lanes have a source that must be asked, or none has.
+    """
+
+    def decode(rows: list[Row]) -> Turn:
+        waits_s = {row[5]: row[14] for row in rows if row[14] is not None}
+        return Turn([Claimed(*row[1:14]) for row in rows if row[1] is not None], rows[0][0], waits_s)
+
     ended = sorted(ended, key=attrgetter("token"))
     all_succeeded = all(end.outcome is Outcome.SUCCEEDED for end in ended)
     others = () if all_succeeded else ended  # A success has no value in their columns.
     return statement(
         "end_and_claim",
-        lambda rows: Turn([Claimed(*row[1:]) for row in rows if row[1] is not None], rows[0][0]),
+        decode,
         worker=worker,
         limit=limit,
         lease_s=lease_s,
@@ -71,6 +79,7 @@ def end_and_claim(
         priorities=[lane.priority for lane in lanes],
         marks=[lane.watermark or _EVER for lane in lanes],
         quotas=[lane.quota for lane in lanes],
+        asks=bool(lanes) and lanes[0].asks,
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from uuid import UUID
 
 import msgspec
 
-from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
-from outlive.statement import Row, Statement
+from outlive.model import Grant, SourceLimits
+from outlive.statement import Statement
 from outlive.store.statements import Table, any_row, decoded_by, first_column, nothing, scalar, statement, table
 
 
@@ -47,26 +46,6 @@ def pause_source(name: str) -> Statement[bool]:
 @decoded_by(any_row)
 def resume_source(name: str) -> Statement[bool]:
     """False: there is no such source."""
-
-
-def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
-    """Claim at most `limit` jobs from lanes that have a source, as far as the sources admit them."""
-
-    def decode(rows: list[Row]) -> Admitted:
-        claimed = [Claimed(*row[:13]) for row in rows if row[1] is not None]
-        return Admitted(claimed, {row[4]: row[13] for row in rows if row[1] is None})
-
-    return statement(
-        "claim_sourced",
-        decode,
-        worker=worker,
-        queues=[lane.queue for lane in lanes],
-        sources=[lane.source for lane in lanes],
-        tasks=[lane.task for lane in lanes],
-        priorities=[lane.priority for lane in lanes],
-        limit=limit,
-        lease_s=lease_s,
-    )
 
 
 def count_outcomes(

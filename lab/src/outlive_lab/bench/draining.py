@@ -70,22 +70,14 @@ class Drain:
         self._searched_at = monotonic()
 
     def _end_and_claim(self) -> bool:
-        """As a worker does: one statement, and a second one for the jobs of sources that must be asked."""
+        """As a worker does, in one statement."""
         offered = self._lanes.offer({TASK}, self._kind, lambda _: self._k, monotonic())
-        sourced = offered if offered and offered[0].asks else []
         done = [Ended(job.token) for job in self._claimed]
-        self._claimed = []
-        if done or not sourced:
-            lanes, limit = ([], 0) if sourced else (offered, self._k)
-            turn = db.run(self._connection, store.end_and_claim(self._worker, done, lanes, limit=limit))
-            assert not turn.refused, "only this worker ends these attempts"
-            self._lanes.claimed(lanes, turn.claimed, limit)
-            self._claimed = turn.claimed
-        if sourced:
-            admitted = db.run(self._connection, store.claim_sourced(self._worker, sourced, limit=self._k))
-            self._lanes.wait(admitted.waits_s, monotonic())
-            self._lanes.claimed(sourced, admitted.claimed, self._k)
-            self._claimed = admitted.claimed
+        turn = db.run(self._connection, store.end_and_claim(self._worker, done, offered, limit=self._k))
+        assert not turn.refused, "only this worker ends these attempts"
+        self._lanes.wait(turn.waits_s, monotonic())
+        self._lanes.claimed(offered, turn.claimed, self._k)
+        self._claimed = turn.claimed
         return bool(self._claimed)
 
     def finish(self) -> None:

@@ -3,17 +3,24 @@
 -- call: inputs(:token::bigint, :first::int, :skip::int)
 
 -- name: end_and_claim
--- Ends attempts, and claims jobs from the lanes. The first column of each row has the tokens that the worker has
--- lost. A row without a token: nothing was claimed.
+-- Ends attempts, and claims jobs from the lanes, or, with :asks, as many as their sources admit. The first column
+-- of each row has the tokens that the worker has lost. A row without a token: nothing was claimed, or its source
+-- admits none, and the last column says when to ask again.
 select ended.lost, claimed.*
 from outlive.end_attempts(
     :worker::uuid, :tokens::bigint[], :outcomes::text[], :errors::text[], :exit_codes::int[], :signals::text[],
     :peaks_bytes::bigint[], :cpus_s::double precision[], :outputs::text[], :stacks::text[], :results::json[],
     :kills::boolean[], :finals::boolean[], :afters_s::double precision[], :memories::json[], true) ended(lost)
-  left join lateral outlive.claim_lanes(
-    :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[],
-    :marks::timestamptz[], :quotas::int[], :limit::int, :lease_s::double precision, :begun::boolean) claimed
-  on true;
+  left join lateral (
+    select c.*, null::double precision from outlive.claim_lanes(
+      :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[],
+      :marks::timestamptz[], :quotas::int[], :limit::int, :lease_s::double precision, :begun::boolean) c
+    where not :asks::boolean
+    union all
+    select c.* from outlive.claim_sourced(
+      :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[], :limit::int,
+      :lease_s::double precision) c
+    where :asks::boolean) claimed on true;
 
 -- name: complete_with_records
 -- running -> succeeded, with the job's records and the jobs that it spawns. An error: the worker has lost the

@@ -1,6 +1,4 @@
 -- Statements about sources: what is declared, what may be called now, and how calls went.
--- call: claim_sourced(:worker::uuid, :queues::text[], :sources::text[], :tasks::text[],
---   :priorities::smallint[], :limit::int, :lease_s::double precision)
 -- call: ask_source(:source::text, :token::bigint)
 -- call: count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[],
 --   :patient::boolean)

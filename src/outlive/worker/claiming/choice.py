@@ -13,7 +13,6 @@ from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.lanes import Lanes
 from outlive.worker.claiming.offers import NOTHING, Offer, offered
 from outlive.worker.claiming.parked import ParkedClaim
-from outlive.worker.claiming.sources import SourcedClaim
 from outlive.worker.claiming.suspects import SuspectClaim
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.processes.slots import Slots
@@ -48,7 +47,6 @@ class Choice:
     reconciliation: Reconciliation
     parked: ParkedClaim
     suspect: SuspectClaim
-    sourced: SourcedClaim
     end_and_claim: EndAndClaim
 
     async def gather_ends(self) -> None:
@@ -63,16 +61,13 @@ class Choice:
         1. A parked job goes on first: it has begun, and its process takes memory here for as long as it is parked.
         2. A suspect needs an idle worker. If other jobs came first, a busy worker would never run it. So it comes
            before them, and they come before the next suspect.
-        3. The offer says which of the last two it is for: its lanes have sources that must be asked, or they have
-           none. Only the last also writes ends that wait alone, so it is made without lanes too.
+        3. The last also writes ends that wait, so it is made without lanes too.
         """
         offer = self._offer()
         if self.parked.may_begin():
             return Claim(self.parked, offer)
         if self.bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
             return Claim(self.suspect, offer)
-        if offer.asks:
-            return Claim(self.sourced, offer)
         return Claim(self.end_and_claim, offer) if offer.lanes or self.outbox.waiting else None
 
     def _offer(self) -> Offer:

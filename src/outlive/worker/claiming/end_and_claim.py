@@ -54,6 +54,7 @@ class EndAndClaim:
             leases.drop(end.token)
             if end.token in turn.refused:
                 leases.note_refused_end(end)
+        self._lanes.wait(turn.waits_s, time.monotonic())
         self._lanes.claimed(lanes, turn.claimed, limit)
         return turn.claimed
 

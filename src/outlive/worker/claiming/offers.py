@@ -28,10 +28,6 @@ class Offer(NamedTuple):
     begun: bool = True
     """Each of the jobs has a free slot. Otherwise some will wait behind others."""
 
-    @property
-    def asks(self) -> bool:
-        return bool(self.lanes) and self.lanes[0].asks
-
 
 NOTHING = Offer([], 0)
 

@@ -1,36 +1,16 @@
-"""Sources: their jobs are claimed as far as they admit them, and the outcomes of calls wait here to be counted."""
+"""Sources: the outcomes of their calls wait here to be counted."""
 
 from __future__ import annotations
 
 import time
-from uuid import UUID
 
 from outlive import store
-from outlive.model import Claimed, Ended
-from outlive.worker.claiming.end_and_claim import EndAndClaim
-from outlive.worker.claiming.lanes import Lanes
-from outlive.worker.claiming.offers import Offer
+from outlive.model import Ended
 from outlive.worker.session import Session
 
 MAX_OUTCOMES = 10_000
 AGAIN_S = 0.5
 """How long the outcomes of a source wait that another transaction has locked."""
-
-
-class SourcedClaim:
-    """Claims jobs of one source after the other, as many as each source admits."""
-
-    def __init__(self, worker: UUID, session: Session, ends: EndAndClaim, lanes: Lanes, lease_s: float) -> None:
-        self._worker, self._session, self._ends, self._lanes, self._lease_s = worker, session, ends, lanes, lease_s
-
-    async def claim(self, offer: Offer) -> list[Claimed]:
-        await self._ends.write()
-        admitted = await self._session.run(
-            store.claim_sourced(self._worker, offer.lanes, limit=offer.limit, lease_s=self._lease_s)
-        )
-        self._lanes.wait(admitted.waits_s, time.monotonic())
-        self._lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
-        return admitted.claimed
 
 
 class SourceOutcomes:

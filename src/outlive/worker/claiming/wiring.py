@@ -15,7 +15,7 @@ from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.handover import Handover
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
 from outlive.worker.claiming.parked import ParkedClaim
-from outlive.worker.claiming.sources import SourcedClaim, SourceOutcomes
+from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import SuspectClaim
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.processes.slots import Slots
@@ -48,7 +48,6 @@ def claim_loop(
         reconciliation=reconciliation,
         parked=ParkedClaim(worker, session, slots=slots, leases=leases, wake=wake),
         suspect=SuspectClaim(worker, config, session, slots, finder),
-        sourced=SourcedClaim(worker, session, ends, finder.lanes, config.lease_s),
         end_and_claim=ends,
     )
     handover = Handover(
