@@ -146,8 +146,9 @@ def test_a_stale_worker_can_neither_end_nor_keep_its_attempt(queue, foreign, the
     declare_dead(queue, foreign.id)
     other = Foreign(theirs)
     second = other.token()
-    for function in ("succeed", "fail", "inputs_of", "kept_steps", "keep_step"):
-        step = {"step": "charge"} if function == "keep_step" else {}
+    for function in ("succeed", "fail", "inputs_of", "kept_steps", "keep_step", "wait_in"):
+        step = {"step": "charge"} if function in ("keep_step", "wait_in") else {}
+        step |= {"signal": "go"} if function == "wait_in" else {}
         said = refused(STALE, foreign, function, worker=foreign.id, token=token, **step)
         assert said == f"attempt {token} is no longer this worker's: it was given up or has ended"
         refused(STALE, foreign, function, worker=foreign.id, token=second, **step)
@@ -304,6 +305,36 @@ def test_a_step_is_kept_for_the_next_attempt_in_any_language_and_the_first_value
     assert [(row["attempt"], row["took_s"]) for row in queue.run(store.steps_of(job))] == [(2, 2.0), (2, None)]
 
 
+def test_a_job_in_another_language_waits_for_a_time_and_its_next_attempt_finds_the_wait(queue, foreign):
+    job = queue.make()
+    token = foreign.token()
+    assert foreign.rows("wait_in", worker=foreign.id, token=token, step="sleep", after="0 seconds") == [
+        ("suspended", None)
+    ]
+    assert queue.state_of(job) is State.SUSPENDED
+    queue.run(store.end_due())
+    token = foreign.token()
+    assert foreign.rows("kept_steps", worker=foreign.id, token=token) == [("sleep", None)]
+    assert foreign.rows("wait_in", worker=foreign.id, token=token, step="sleep", after="1 day") == [("over", None)]
+    foreign.succeed(token)
+    assert queue.state_of(job) is State.SUCCEEDED
+
+
+def test_a_job_in_another_language_receives_what_was_sent_before_and_after_it_waits(queue, foreign):
+    job = queue.make()
+    token = foreign.token()
+    queue.run(store.send(job, "packed", b"[1]"))
+    assert foreign.rows("wait_in", worker=foreign.id, token=token, step="receive:packed", signal="packed") == [
+        ("over", [1])
+    ]
+    again = {"worker": foreign.id, "step": "receive:packed#2", "signal": "packed", "after": "1 day"}
+    assert foreign.rows("wait_in", token=token, **again) == [("suspended", None)]
+    queue.run(store.send(job, "packed", b"[2]"))
+    token = foreign.token()
+    kept = foreign.rows("kept_steps", worker=foreign.id, token=token)
+    assert kept == [("receive:packed", [1]), ("receive:packed#2", [2])]
+
+
 REGISTERED: dict[str, Any] = {"name": "node", "tasks": ["work"]}
 BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("register", {**REGISTERED, "name": ""}),
@@ -337,6 +368,9 @@ BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("keep_step", {"token": 0, "step": "charge", "took": "-1 second"}),
     ("keep_step", {"token": 0, "step": "charge", "value": "1e400"}),
     ("keep_step", {"token": 0, "step": "charge", "value": '"' + 17_000_000 * "x" + '"'}),
+    ("wait_in", {"token": 0, "step": "sleep"}),
+    ("wait_in", {"token": 0, "step": "sleep", "after": "-1 second"}),
+    ("wait_in", {"token": 0, "step": "receive:", "signal": ""}),
     ("succeed", {"token": 0, "result": "1e400"}),
     ("succeed", {"token": 0, "result": '{"a": [-1E+0400]}'}),
     ("succeed", {"token": 0, "result": 5000 * "9"}),

@@ -34,7 +34,18 @@ VIEWS = {
     ),
     *("schedule_states", "batch_states", "metrics"),
 }
-PROTOCOL = {"register", "claim", "renew", "inputs_of", "succeed", "fail", "goodbye", "kept_steps", "keep_step"}
+PROTOCOL = {
+    "register",
+    "claim",
+    "renew",
+    "inputs_of",
+    "succeed",
+    "fail",
+    "goodbye",
+    "kept_steps",
+    "keep_step",
+    "wait_in",
+}
 ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch", "send"}
 FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,

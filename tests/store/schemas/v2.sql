@@ -5329,6 +5329,27 @@ begin
   return value;
 end $$;
 
+create or replace function outlive.wait_in(
+  worker uuid, token bigint, step text, after interval default null, signal text default null)
+returns table (outcome text, value json)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> suspended: the job waits in this step for some time, or for a signal, and for that no longer than
+-- `after`. The outcome `suspended`: the attempt is over; end its code, and report nothing. A later attempt finds
+-- the step among those that are kept; its value is null if the signal did not come. `over`: go on, with this
+-- value. `cancelled`: stop it, and call fail with that outcome. OL002: the attempt is no longer this worker's.
+begin
+  perform outlive.refuse_unless(
+    coalesce(extract(epoch from after) between 0 and 1e9, signal is not null),
+    'a job waits for a signal, or for a time from 0 seconds to 30 years');
+  perform outlive.refuse_unless(
+    coalesce(octet_length(signal) between 1 and 200, true), 'the name of a signal is a text of 1 to 200 bytes');
+  perform outlive.refuse_step(r.id, step, 'null') from outlive.running r
+  where r.token = wait_in.token and r.worker = wait_in.worker;
+  return query
+    select s.outcome, s.value
+    from outlive.suspend(token, worker, step, extract(epoch from after)::double precision, signal) s;
+end $$;
+
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
 -- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 

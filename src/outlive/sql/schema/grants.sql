@@ -70,5 +70,5 @@ grant execute on function
   outlive.inputs_of(uuid, bigint), outlive.succeed(uuid, bigint, json, json, json, text),
   outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision),
   outlive.goodbye(uuid), outlive.kept_steps(uuid, bigint),
-  outlive.keep_step(uuid, bigint, text, json, interval)
+  outlive.keep_step(uuid, bigint, text, json, interval), outlive.wait_in(uuid, bigint, text, interval, text)
   to outlive_protocol;
