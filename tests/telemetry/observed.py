@@ -1,8 +1,10 @@
 """An app whose jobs make spans and fail in several ways."""
 
+import asyncio
 import faulthandler
 import os
 import signal
+from pathlib import Path
 
 import sentry_sdk
 from opentelemetry import context, trace
@@ -60,6 +62,20 @@ def leak() -> tuple[int, object]:
 def apart() -> None:
     with tracer.start_as_current_span("alone"):
         pass
+
+
+@app.task(share=10, max_attempts=1)
+async def beside(name: str, meeting: str, failing: bool) -> str:
+    """Runs beside another one in one process: neither goes on before both have begun, and b ends after a."""
+    sentry_sdk.set_tag("name", name)
+    with tracer.start_as_current_span(f"{name} waits"):
+        Path(f"{meeting}.{name}").touch()  # noqa: ASYNC240
+        awaited = (f"{meeting}.a", f"{meeting}.b") if name == "a" else (f"{meeting}.over",)
+        while not all(map(os.path.exists, awaited)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    if failing:
+        raise ValueError(name)
+    return f"{trace.get_current_span().get_span_context().trace_id:032x}"
 
 
 @app.task(max_crashes=1)

@@ -115,6 +115,18 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert "mine" not in plain["tags"]
 
 
+def test_jobs_that_share_a_process_have_their_own_tags(start, receiver, tmp_path):
+    worker = start(slots=1, target="tests.telemetry.observed:app", sentry="true")
+    jobs = {name: observed.beside.enqueue(name, str(tmp_path / "meeting"), failing=True) for name in ("a", "b")}
+    eventually(lambda: jobs["a"].status() is State.FAILED, within_s=30)
+    (tmp_path / "meeting.over").touch()
+    eventually(lambda: jobs["b"].status() is State.FAILED, within_s=30)
+    assert worker.stop() == 0
+    for name, job in jobs.items():
+        [event] = events(receiver)[str(job.id)]
+        assert (event["tags"]["name"], event["exception"]["values"][0]["value"]) == (name, name)
+
+
 def test_the_events_of_a_job_are_in_the_trace_of_the_request_that_enqueued_it(start, receiver, database_url):
     worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_SENTRY": "true"}

@@ -124,6 +124,22 @@ def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker,
     assert step.attributes["n"] == 7
 
 
+def test_jobs_that_share_a_process_have_their_own_traces(worker, client, receiver, tmp_path):
+    requests, jobs = {}, {}
+    for name in ("a", "b"):
+        with client.start_as_current_span(f"request {name}") as request:
+            jobs[name] = observed.beside.enqueue(name, str(tmp_path / "meeting"), failing=False)
+        eventually((tmp_path / f"meeting.{name}").exists, within_s=20)
+        requests[name] = request.get_span_context().trace_id
+    assert jobs["a"].result(timeout=20) == f"{requests['a']:032x}"
+    (tmp_path / "meeting.over").touch()
+    assert jobs["b"].result(timeout=20) == f"{requests['b']:032x}"
+    for name, trace_id in requests.items():
+        ran = {"wait default": {}, "run default": {f"{name} waits": {}}}
+        assert tree(received(receiver, trace_id, 5)) == {f"request {name}": {"enqueue default": ran}}
+    assert "Failed to detach context" not in worker.log(), "neither ends the trace of the other"
+
+
 def test_each_attempt_has_a_span_with_its_exception_or_its_death(worker, client, receiver):
     with client.start_as_current_span("request") as request:
         failing, dying, far = observed.fail.enqueue(), observed.die.enqueue(), observed.apart.enqueue()

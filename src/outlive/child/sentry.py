@@ -7,6 +7,7 @@ standard variables SENTRY_… configure it.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from contextvars import ContextVar
 from types import TracebackType
 from uuid import UUID
 
@@ -23,6 +24,9 @@ except ImportError:
 SHARED = ("dsn", "environment", "release", "server_name")
 """The options of the app's client that the supervisor uses too: it makes the events of crashes."""
 
+_scope: ContextVar[ExitStack] = ContextVar("outlive_scope")
+"""What the job that runs here has entered: others may run beside it."""
+
 
 class Sentry:
     def __init__(self) -> None:
@@ -35,13 +39,13 @@ class Sentry:
         if not options.get("dsn"):
             raise ConfigError("sentry is set, but no DSN: set SENTRY_DSN, or call sentry_sdk.init(dsn=…) in the app")
         self.options = {name: str(options[name]) for name in SHARED if options.get(name) is not None}
-        self._scopes = ExitStack()
         package_version("outlive")  # Events list all packages. The SDK keeps the list, which takes long to make.
 
     def begin(self, run: Run) -> None:
         """The job has a scope of its own: what it sets there does not reach the next job. It is in the trace of the
         request that has enqueued it; otherwise all attempts of the job share one."""
-        scope = self._scopes.enter_context(sentry_sdk.isolation_scope())
+        _scope.set(scopes := ExitStack())
+        scope = scopes.enter_context(sentry_sdk.isolation_scope())
         if (trace := parts_of(run.trace and run.trace[0])) is not None:
             sentry_sdk.continue_trace({"sentry-trace": "-".join(trace)})
         scope.set_transaction_name(run.task)
@@ -58,7 +62,7 @@ class Sentry:
         sentry_sdk.capture_event(event, hint=hint)
 
     def end(self) -> None:
-        self._scopes.close()
+        _scope.get().close()
 
     def flush(self, within_s: float) -> None:
         sentry_sdk.get_client().flush(timeout=within_s)

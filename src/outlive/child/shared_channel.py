@@ -50,7 +50,7 @@ class SharedChannel(Channel):
     def flush(self) -> None:
         with self._lock:
             data, self._unsent = self._unsent, bytearray()
-        self._socket.sendall(data)
+            self._socket.sendall(data)  # Other threads send their spans at once.
 
     def stopping(self) -> bool:
         return self._stopping

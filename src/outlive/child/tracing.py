@@ -7,7 +7,7 @@ soon as it ends: a span that has ended is not lost when the child is killed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Token
+from contextvars import ContextVar, Token
 from typing import Any
 
 import msgspec
@@ -25,6 +25,9 @@ try:
 except ImportError:
     raise not_installed("otel", "OpenTelemetry's SDK", extra="otel") from None
 
+_attached: ContextVar[Token[context.Context] | None] = ContextVar("outlive_attached", default=None)
+"""How to remove the context of the job that runs here: others may run beside it."""
+
 
 class Tracing:
     def __init__(self, channel: Channel) -> None:
@@ -35,18 +38,17 @@ class Tracing:
             provider.add_span_processor(SimpleSpanProcessor(ToSupervisor(channel)))
             trace.set_tracer_provider(provider)
         self._provider = provider
-        self._attached: Token[context.Context] | None = None
 
     def begin(self, run: Run) -> None:
         if run.trace is not None:
             headers = dict(zip(("traceparent", "tracestate"), run.trace, strict=True))
-            self._attached = context.attach(contexts.PROPAGATOR.extract(headers, context.Context()))
+            _attached.set(context.attach(contexts.PROPAGATOR.extract(headers, context.Context())))
 
     def end(self) -> None:
         """Remove the context of this job, whatever the job itself has attached."""
-        if self._attached is not None:
-            context.detach(self._attached)
-            self._attached = None
+        if (attached := _attached.get()) is not None:
+            context.detach(attached)
+            _attached.set(None)
 
     def flush(self, within_s: float) -> None:
         if self._of_app and isinstance(self._provider, TracerProvider):
