@@ -1,7 +1,9 @@
 """An app for the tests of the pytest plugin. It names a database that does not exist, as an app in production might."""
 
+import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
 from uuid import UUID
 
 import psycopg
@@ -23,6 +25,20 @@ def prepare() -> None:
 @app.task
 def price(text: str) -> int:
     return int(text.removesuffix(" EUR")) * 100
+
+
+@app.lifespan
+async def session() -> AsyncIterator[None]:
+    seen.append("opened")
+    yield
+    seen.append("closed")
+
+
+@app.task(share=10)
+async def fetch(order: int) -> tuple[int, list[object]]:
+    """A job that shares its process: in which process it runs, and what has been opened there."""
+    assert asyncio.current_task()
+    return os.getpid(), [*seen]
 
 
 @app.task

@@ -139,6 +139,18 @@ def test_an_async_job_may_wait_for_others_also_in_an_async_test(outlive_jobs, is
     ]
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_job_of_a_shared_task_has_what_its_process_opens_for_such_jobs(outlive_jobs, is_async):
+    shop.fetch.enqueue(7)
+
+    async def within_a_loop() -> list[Ran]:
+        return outlive_jobs.run()
+
+    [ran] = asyncio.run(within_a_loop()) if is_async else outlive_jobs.run()
+    assert (ran.outcome, ran.result) == (Outcome.SUCCEEDED, (os.getpid(), ["opened"]))
+    assert shop.seen == ["opened", "closed"]
+
+
 def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs):
     with shop.app.batch("prices", on_done=shop.remember.job("all")) as batch:
         prices = [shop.price.using(batch=batch).enqueue(text) for text in ("3 EUR", "none")]

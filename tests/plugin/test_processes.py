@@ -30,6 +30,14 @@ def test_real_children_run_what_would_kill_the_test(outlive_jobs):
     assert outlive_jobs.run(in_processes=True) == []
 
 
+def test_jobs_of_a_shared_task_share_a_real_child(outlive_jobs):
+    shop.app.enqueue_many([shop.fetch.job(order) for order in range(5)])
+    ran = outlive_jobs.run(in_processes=True)
+    assert [one.outcome for one in ran] == [Outcome.SUCCEEDED] * 5
+    [(pid, opened)] = {(pid, tuple(opened)) for pid, opened in (one.result for one in ran)}
+    assert (pid != os.getpid(), opened) == (True, ("opened",))
+
+
 def test_a_process_is_killed_after_a_step_and_another_one_goes_on_from_there(outlive_jobs):
     before = outlive_jobs.now()
     job = shop.fulfil.enqueue(7)

@@ -1,6 +1,5 @@
 """An app whose jobs make spans and fail in several ways."""
 
-import asyncio
 import faulthandler
 import os
 import signal
@@ -10,6 +9,7 @@ import sentry_sdk
 from opentelemetry import context, trace
 
 import outlive
+from tests.waiting import aeventually
 
 app = outlive.App()
 tracer = trace.get_tracer("observed")
@@ -71,8 +71,7 @@ async def beside(name: str, meeting: str, failing: bool) -> str:
     with tracer.start_as_current_span(f"{name} waits"):
         Path(f"{meeting}.{name}").touch()  # noqa: ASYNC240
         awaited = (f"{meeting}.a", f"{meeting}.b") if name == "a" else (f"{meeting}.over",)
-        while not all(map(os.path.exists, awaited)):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await aeventually(lambda: all(map(os.path.exists, awaited)))
     if failing:
         raise ValueError(name)
     return f"{trace.get_current_span().get_span_context().trace_id:032x}"

@@ -135,7 +135,7 @@ def test_jobs_that_share_a_process_have_their_own_traces(worker, client, receive
     (tmp_path / "meeting.over").touch()
     assert jobs["b"].result(timeout=20) == f"{requests['b']:032x}"
     for name, trace_id in requests.items():
-        ran = {"wait default": {}, "run default": {f"{name} waits": {}}}
+        ran: dict[str, object] = {"wait default": {}, "run default": {f"{name} waits": {}}}
         assert tree(received(receiver, trace_id, 5)) == {f"request {name}": {"enqueue default": ran}}
     assert "Failed to detach context" not in worker.log(), "neither ends the trace of the other"
 

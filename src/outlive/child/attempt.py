@@ -176,11 +176,11 @@ def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
             shared = task.policy.share > 1
-            value = asyncio.run(copies.awaited(_within(lifespans, value) if shared else value, channel.pid))
+            value = asyncio.run(copies.awaited(within(lifespans, value) if shared else value, channel.pid))
         return value
 
 
-async def _within(lifespans: Sequence[FunctionType], value: Awaitable[object]) -> object:
+async def within(lifespans: Sequence[FunctionType], value: Awaitable[object]) -> object:
     """Run a job of a shared task alone: what its process opens for such jobs is there too."""
     async with AsyncExitStack() as stack:
         for one in lifespans:

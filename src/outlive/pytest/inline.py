@@ -10,7 +10,7 @@ import asyncio
 import bdb
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CoroutineType
@@ -23,8 +23,7 @@ import psycopg
 import pytest
 
 from outlive import db, job_gateway, statement, store
-from outlive.arguments import Codec
-from outlive.child.attempt import attempt
+from outlive.child.attempt import attempt, within
 from outlive.child.channel import Channel
 from outlive.child.meter import Meter
 from outlive.child.process_start import ProcessStart
@@ -32,7 +31,6 @@ from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import Cancel, OutliveError
 from outlive.model import Claimed, Ended, Kept, Lane, LaneState
-from outlive.policy import Policy
 from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
@@ -112,7 +110,7 @@ class Inline:
             steps=kept.steps,
             source=claimed.source,
         )
-        watched = _Watched(task.function, task.policy, task.codec)
+        watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)
         start = _starts.setdefault(task.app, ProcessStart(task.app.process_starts))
         with _inside(channel):
@@ -284,20 +282,22 @@ class _NoMeter(Meter):
 class _Watched:
     """A task whose exceptions are kept as they are. The attempt keeps only their text."""
 
-    def __init__(self, function: Callable[..., Any], policy: Policy, codec: Codec) -> None:
-        self._function, self.policy, self.codec = function, policy, codec
+    def __init__(self, task: Task[..., Any, Any]) -> None:
+        self._task, self.policy, self.codec = task, task.policy, task.codec
         self.raised: BaseException | None = None
 
     def function(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            value = self._function(*args, **kwargs)
-            return _awaited(value) if isinstance(value, CoroutineType) else value
+            value = self._task.function(*args, **kwargs)
+            if not isinstance(value, CoroutineType):
+                return value
+            return _awaited(within(self._task.app.lifespans, value) if self.policy.share > 1 else value)
         except BaseException as error:
             self.raised = error
             raise
 
 
-def _awaited(job: CoroutineType[Any, Any, T]) -> T:
+def _awaited(job: Coroutine[Any, Any, T]) -> T:
     """Run an async job in an event loop of its own, in a thread if the test has one here."""
     try:
         asyncio.get_running_loop()
