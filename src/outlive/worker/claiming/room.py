@@ -54,7 +54,7 @@ class Room:
             if child.task not in slots.tasks:
                 continue
             if child.shared:
-                room[child.task] += child.seats_left
+                room[child.task] += child.seats_left(slots.tasks[child.task].share)
                 continue
             if child.held_up or child.runs_over(now):
                 continue
@@ -91,7 +91,8 @@ class Room:
 
     def seats(self, task: str) -> int:
         """How many more jobs of this task its shared children can run at once."""
-        return sum(child.seats_left for child in self._slots.children if child.task == task)
+        share = self._slots.tasks[task].share
+        return sum(child.seats_left(share) for child in self._slots.children if child.task == task)
 
     def served_tasks(self) -> set[str | None]:
         """The warm tasks whose slots take more jobs when they have done some."""
@@ -107,7 +108,7 @@ class Room:
             return 2 * free < slots.size - 1
         waiting, ahead = len(slots.unplaced) // slots.size, cache(self.ahead)
         if any(one.shared for one in slots.busy):
-            return not any(one.seats_left > one.shared.seats // 2 for one in slots.busy if one.shared)
+            return not any(one.seats_left(one.shared.seats) > one.shared.seats // 2 for one in slots.busy if one.shared)
         return all(
             one.task in slots.tasks and len(one.given) + waiting > max(1, ahead(one.task) // 2) for one in slots.busy
         )

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 MAX_UNPROVEN = 10
 """How often in a row the process of a job may die without proof against the job, before the job is blamed."""
-MAX_SHARED = 2
+MAX_SHARED = 3
 """How many shared processes may die under a job, before it gets one of its own."""
+GROUPS = 16
+"""The last of them has this part of the seats: if nothing tells who kills, only those of one small group run alone."""
 UNPROVEN_KEPT = 10_000
 LONGEST_PAUSE_S = 60.0
 MAX_ZYGOTES = 10
@@ -120,13 +122,15 @@ class Deaths:
 
     def suspect(self, one: Assignment, *, surely: bool) -> None:
         """A process that this job shared has died. `surely`: as far as is known, its code has done it."""
-        self._count(one)
-        if surely:
+        for _ in range(MAX_SHARED if surely else 1):
             self._count(one)
 
-    def suspects(self, job: UUID) -> bool:
-        """Whether this job may share no process: it was in two that died, or its code ran when one did."""
-        return bool(self._unproven) and self._unproven.get(job, 0) >= MAX_SHARED
+    def crowd(self, job: UUID, share: int) -> int:
+        """How many may run at once in the process of this job: the fewer, the more often one has died under it."""
+        times = self._unproven.get(job, 0) if self._unproven else 0
+        if times >= MAX_SHARED:
+            return 1
+        return share if times < MAX_SHARED - 1 else min(share, max(2, share // GROUPS))
 
     def _count(self, one: Assignment) -> int:
         times = self._unproven[one.job.id] = self._unproven.pop(one.job.id, 0) + 1

@@ -5,7 +5,8 @@ begin again at once, in the same attempt and at no cost, because one death says 
 
 - The job whose code ran when the process died, or that made it grow beyond its limit, gets a process of its own. There
   its next death is its own, and is charged as that of any job.
-- The others share a process again. Those that are there when it dies a second time get processes of their own too.
+- The others share a process again. Those that are there when it dies a second time share in small groups, and those
+  of a group that dies get processes of their own too.
 """
 
 from __future__ import annotations
@@ -84,11 +85,11 @@ def _how(child: Child, exit: Exited) -> str:
 
 def _begin_again(slots: Slots, one: Assignment, how: str) -> None:
     """Forget what the attempt was until now, but not what it has kept. Its output says what happened."""
-    one.apart = slots.deaths.suspects(one.job.id)
+    one.crowd = slots.deaths.crowd(one.job.id, one.facts.share)
     one.begun, one.term_sent = False, None
     if one.steps:
         one.kept = one.kept._replace(steps=None)  # Its process fetches them.
     one.steps = one.steps_bytes = one.grown_bytes = 0
     one.output = one.output or JobOutput()
-    where = "in a process of its own" if one.apart else "beside others"
+    where = "in a process of its own" if one.apart else f"beside {one.crowd - 1} others at most"
     one.output.add(f"[its shared process {how}: it begins again, {where}]\n".encode(), one.job)

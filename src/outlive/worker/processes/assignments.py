@@ -40,8 +40,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     """The database has it as begun: it was claimed for a free slot, or was marked since."""
     alone: bool = False
     """A suspect: no other job may run in this worker until the database has recorded that one does."""
-    apart: bool = False
-    """Its task shares processes, and it has one of its own: it may be what has killed one."""
+    crowd: int = 1
+    """How many jobs may run at once in its process. Fewer than its task says, if it may be what has killed one."""
     taken: float = msgspec.field(default_factory=time.monotonic)
     waits_until: float = 0.0
     """When it is released if no child has taken it."""
@@ -84,7 +84,12 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
 
     @property
     def shares(self) -> bool:
-        return self.facts.share > 1 and not self.apart
+        return self.crowd > 1
+
+    @property
+    def apart(self) -> bool:
+        """Its task shares processes, and it has one of its own."""
+        return self.facts.share > 1 and self.crowd == 1
 
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
@@ -107,5 +112,6 @@ def assignment(job: Claimed, facts: TaskFacts, kept: Kept, *, marked: bool) -> A
     if job.options is not None:
         limits.update(msgspec.json.decode(job.options, type=_Limits))
     begun = marked or job.attempt > 1  # The database always has a second attempt as begun.
-    alone, apart = job.alone_s > 0, facts.share > 1 and (job.alone_s > 0 or job.crashes > 0)
-    return Assignment(job, facts, kept=kept, marked=begun, alone=alone, apart=apart, **limits)
+    alone = job.alone_s > 0
+    crowd = 1 if alone or job.crashes else facts.share
+    return Assignment(job, facts, kept=kept, marked=begun, alone=alone, crowd=crowd, **limits)

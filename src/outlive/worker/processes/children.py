@@ -116,10 +116,10 @@ class Child:
         """The jobs that it runs or is about to begin."""
         return list(self.given.values()) if self.shared else [self.current] if self.given else []
 
-    @property
-    def seats_left(self) -> int:
-        """How many more jobs it may run at once with those that it has."""
-        return self.shared.seats - len(self.given) if self.shared and self.bound and self.pid else 0
+    def seats_left(self, crowd: int) -> int:
+        """How many more jobs it may run at once, if it is for so many in all."""
+        fits = self.shared is not None and self.shared.seats == crowd and self.bound and self.pid
+        return crowd - len(self.given) if fits else 0
 
     @property
     def current(self) -> Assignment:
@@ -154,7 +154,7 @@ class Child:
         idle, first = not self.given, assignments[0]
         self.given |= {one.job.token: one for one in assignments}
         if first.shares and self.shared is None:
-            self.shared = Shared(first.facts.share)
+            self.shared = Shared(first.crowd)
         if idle or self.shared:
             self.begin(assignments)
         self.task = first.job.task

@@ -64,20 +64,20 @@ def spread(
     worker again, no other job is suspected.
     """
     loads: list[Load] = []
-    seats: dict[str, list[Load]] = {}
+    seats: dict[tuple[str, int], list[Load]] = {}
     heaps: dict[str, list[tuple[int, int, Load]]] = {}
     """The loads of each warm task, the smallest first, in shares. Those that are full are left out."""
     for one in jobs:
         task, max_jobs = one.job.task, one.facts.max_jobs
         if one.shares:  # A free slot is taken only if all that share are full.
-            if task not in seats:
-                seats[task] = _shared(children, task, max_jobs)
-                loads += seats[task]
-            if not any(len(load.jobs) < load.most for load in seats[task]) and min(free, at_hand) > 0:
+            if (kind := (task, one.crowd)) not in seats:
+                seats[kind] = _shared(children, *kind, max_jobs)
+                loads += seats[kind]
+            if not any(len(load.jobs) < load.most for load in seats[kind]) and min(free, at_hand) > 0:
                 free, at_hand = free - 1, at_hand - 1
-                seats[task].append(Load(None, min(one.facts.share, max_jobs)))
-                loads.append(seats[task][-1])
-            if open_one := next((load for load in seats[task] if len(load.jobs) < load.most), None):
+                seats[kind].append(Load(None, min(one.crowd, max_jobs)))
+                loads.append(seats[kind][-1])
+            if open_one := next((load for load in seats[kind] if len(load.jobs) < load.most), None):
                 open_one.jobs.append(one)
             continue
         alone = max_jobs == 1 or one.job.losses or one.apart
@@ -104,10 +104,10 @@ def spread(
     return loads
 
 
-def _shared(children: Collection[Child], task: str, max_jobs: int) -> list[Load]:
-    """The shared children of a task that have room."""
-    able = [child for child in children if child.task == task and child.seats_left > 0]
-    return [Load(child, min(child.seats_left, max_jobs - child.served), len(child.given)) for child in able]
+def _shared(children: Collection[Child], task: str, crowd: int, max_jobs: int) -> list[Load]:
+    """The shared children of a task that have room, among those for so many jobs."""
+    able = [child for child in children if child.task == task and child.seats_left(crowd) > 0]
+    return [Load(child, min(child.seats_left(crowd), max_jobs - child.served), len(child.given)) for child in able]
 
 
 def _open(children: Collection[Child], task: str, max_jobs: int) -> Iterator[Child]:

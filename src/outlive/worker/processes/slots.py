@@ -167,7 +167,7 @@ class Slots:
                 reason = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))
                 continue
-            one.apart = one.apart or (facts.share > 1 and self.deaths.suspects(job.id))
+            one.crowd = min(one.crowd, self.deaths.crowd(job.id, facts.share))
             behind = facts.max_jobs == 1 and self.free <= 0
             one.trace = self.report.starting(job)
             one.waits_until = one.taken + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
@@ -312,17 +312,17 @@ class Slots:
         end, stopped = answered(child, ended, done, verdict, took_s, self.deferred)
         self.report_end(ended, end, verdict, stopped=stopped)
         if child.shared:
-            self._seat_freed(child)
+            self._seat_freed(child, ended.facts.share)
         elif child.retiring and not child.given and child.served < ended.facts.max_jobs:
             child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
             self.place()
 
-    def _seat_freed(self, child: Child) -> None:
-        """A job of a shared child has ended. If that was its last, and another one has seats for its task, it ends."""
+    def _seat_freed(self, child: Child, share: int) -> None:
+        """A job of a shared child has ended. If that was its last, it ends, unless it is the only one of its task."""
         if not child.given and not child.retiring:
-            others = (one for one in self.children if one.task == child.task and one is not child)
-            child.retiring = any(one.seats_left for one in others)
+            others = [one for one in self.children if one.task == child.task and one is not child]
+            child.retiring = not child.seats_left(share) or any(one.seats_left(share) for one in others)
         if not child.given and child.retiring:
             child.dismiss()
         elif self.unplaced:
