@@ -196,6 +196,19 @@ def test_a_killed_process_is_charged_to_no_job(start, queue, go):
     assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in jobs)
 
 
+def test_jobs_that_need_a_process_each_are_not_claimed_again_and_again(start, queue, go):
+    jobs = [guest.enqueue(str(go)) for _ in range(8)]
+    start(slots=1, target=TARGET)
+    for _ in range(2):
+        probe = guest.enqueue()
+        os.kill(probe.result(timeout=30), signal.SIGKILL)
+    later = "select count(*) from outlive.waiting where ready_at > now() + interval '1s'"
+    eventually(lambda: queue.execute(later).fetchone()[0] >= 4, within_s=30)
+    go.touch()
+    assert len({job.result(timeout=60) for job in jobs}) == 8
+    assert {outcome for job in jobs for outcome in outcomes(queue, job)} <= {Outcome.SUCCEEDED, Outcome.RELEASED}
+
+
 def test_a_job_that_begins_again_keeps_its_steps_and_its_checkpoint(start, queue, go, tmp_path):
     notes = tmp_path / "notes"
     job = kept.enqueue(str(notes), str(go))

@@ -42,6 +42,7 @@ WAIT_FOR_CHILD_S = 1.0
 WAIT_FOR_SLOT_S = 0.1
 """The same for a job of a fresh task that was claimed while every slot was busy."""
 MOVE_S = 0.04
+MAX_PAUSE_S = 30.0
 """The same for a job behind one that takes long: another worker may have room for it."""
 NOTHING_KEPT = Kept()
 NO_TASK = ("this worker does not have the task", 5.0)
@@ -215,12 +216,16 @@ class Slots:
         self.place()
 
     def drop_unplaced(self, now: float, leases: Leases) -> None:
-        """Release jobs that waited too long for a child, soon if the job of every slot takes long."""
+        """Release jobs that waited too long for a child, soon if the job of every slot takes long.
+
+        Jobs that need a process each come back one after the other: this worker would claim all of them again at once.
+        """
         if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
             for one in self.unplaced:
                 one.waits_until = min(one.waits_until, now + MOVE_S)
-        for one in self.withdraw(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
-            self.release(one.job)
+        late = self.withdraw(lambda one: now > one.waits_until or leases.expired(one.job.token, now))
+        for number, one in enumerate(late):
+            self.release(one.job, after_s=min(MAX_PAUSE_S, number / self.size) if one.apart else None)
 
     def withdraw(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
         """Remove the jobs for which this is true from those that wait for a child."""
