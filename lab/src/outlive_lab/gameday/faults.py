@@ -332,9 +332,9 @@ class Faults:
         return self._own_server() if time.monotonic() > self._calm_at else []
 
     def _machine(self) -> list[list[Member]]:
-        """All workers. Not while another fault freezes one of them."""
+        """All workers. Not while another fault freezes one, or ends one: the next would live on a frozen machine."""
         members = self._workers.members
-        calm = time.monotonic() > self._calm_at and not any(one.frozen for one in members)
+        calm = time.monotonic() > self._calm_at and not any(one.frozen or one.killed for one in members)
         return [members] if calm and len(self._steady()) > 1 else []
 
     def _freeze_machine(self, fault: Fault, members: list[Member]) -> None:
