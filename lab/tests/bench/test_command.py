@@ -28,6 +28,7 @@ TINY = run.Sizes(
     fresh=20,
     pickups=3,
     killing=50,
+    waiting=20,
 )
 KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", "ratio", "bound", "passed", "series"}
 

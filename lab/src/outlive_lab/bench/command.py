@@ -17,7 +17,7 @@ from rich.table import Table
 
 from outlive.errors import OutliveError
 from outlive.temporary.program import stopped_by_sigterm
-from outlive_lab.bench import calls, claims, growth, growth_results, pages, report, run, steps, workloads
+from outlive_lab.bench import calls, claims, growth, growth_results, pages, report, run, share, steps, workloads
 from outlive_lab.bench.databases import databases, described
 from outlive_lab.bench.figures import Figure, as_markdown, table
 from outlive_lab.bench.processes import Processes
@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "warm": ("a worker's warm drain", workloads.warm),
     "sources": ("a worker's warm drain of sources", workloads.sources),
     "keys": ("a worker's warm drain of jobs with a key each", workloads.keys),
+    "share": ("jobs that share a process, beside PgQueuer, Procrastinate and awa", share.share),
     "slots": ("jobs of a millisecond on 16 to 256 slots", workloads.slots),
     "fresh": ("a worker's drain with a process per job", workloads.fresh),
     "pick-up": ("how long a job waits for an idle worker", workloads.pick_up),

@@ -3,6 +3,7 @@
 It is also the smaller of the two apps whose forks are timed. `heavy` has the same tasks and large libraries.
 """
 
+import asyncio
 import os
 import signal
 import time
@@ -39,6 +40,17 @@ def nap(url: str, number: int) -> None:
 @app.task
 def fresh(url: str, number: int) -> None:
     """Do nothing, in a process for this job alone."""
+
+
+@app.task(share=500)
+async def shared(url: str, number: int) -> None:
+    """Do nothing, beside other jobs in one process."""
+
+
+@app.task(share=500)
+async def waits(url: str, number: int) -> None:
+    """Wait for 50 ms beside others."""
+    await asyncio.sleep(0.05)
 
 
 @app.task

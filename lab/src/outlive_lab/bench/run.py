@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last six are for workers."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last seven are for workers."""
 
     seconds: float = 2.0
     samples: int = 3
@@ -32,6 +32,7 @@ class Sizes:
     pickups: int = 100
     killing: int = 10_000
     steps: int = 2_000
+    waiting: int = 5_000
 
 
 FULL = Sizes()
@@ -48,6 +49,7 @@ QUICK = Sizes(
     pickups=20,
     killing=500,
     steps=200,
+    waiting=500,
 )
 
 

@@ -12,8 +12,9 @@ import socket
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
-from shared import MARK, SOCKET
+from shared import MARK, SOCKET, TIMES
 
 BATCH = 1000
 WARM_UP = 5
@@ -93,12 +94,41 @@ class Driver:
             times += 1
         return {"per_s": times / took_s}
 
+    async def wait(self, count):
+        """Jobs that wait, on an idle worker. After the call that has enqueued them all returned: how long until all
+        have ended, by the system's own count and by theirs, and how soon each began."""
+        await self._waited(WARM_UP)
+        return await self._waited(count)
+
+    async def _waited(self, count):
+        _forget_times()
+        await self.call("waiting", range(count))
+        returned_s = time.monotonic()
+        while len(_times("ended")) < count or await self.call("left"):
+            if time.monotonic() - returned_s > 3 * PATIENCE_S:
+                raise TimeoutError(f"some of {count} jobs still wait after {3 * PATIENCE_S:.0f} s")
+            await asyncio.sleep(0.02)
+        took_s = time.monotonic() - returned_s
+        began = _times("began")
+        assert len(began) == len(_times("ended")) == count, "each job has run once"
+        return {"took_s": took_s, "waited_ms": [1000 * max(0.0, at_s - returned_s) for at_s in began]}
+
     def _mark(self):
         try:
             number, at_s = self._marks.recv(100).split()
         except TimeoutError:
             raise TimeoutError(f"no job began for {PATIENCE_S:.0f} s") from None
         return int(number), float(at_s)
+
+
+def _forget_times():
+    Path(TIMES).write_bytes(b"")
+
+
+def _times(what):
+    """When jobs began or ended."""
+    lines = (line.split() for line in Path(TIMES).read_text().splitlines())
+    return [float(words[1]) for words in lines if words[0] == what]
 
 
 async def serve(module):

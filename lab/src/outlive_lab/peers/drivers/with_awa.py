@@ -19,6 +19,11 @@ class Noop:
     number: int
 
 
+@dataclass
+class Waiting:
+    number: int
+
+
 class Queue:
     async def install(self):
         self._client = awa.AsyncClient(shared.POSTGRES)
@@ -34,6 +39,9 @@ class Queue:
     async def bulk(self, numbers):
         await self._copy([Noop(shared.URL, number) for number in numbers], queue="bench")
 
+    async def waiting(self, numbers):
+        await self._copy([Waiting(number) for number in numbers], queue="bench")
+
     async def left(self):
         if os.environ.get("PEER_COPY"):  # Counting takes seconds with queue storage, so these ends are not awaited.
             return 0
@@ -47,6 +55,10 @@ async def work(workers):
     @client.task(Noop, queue="bench")
     async def noop(job):
         shared.begin(job.args.number)
+
+    @client.task(Waiting, queue="bench")
+    async def waiting(job):
+        await shared.wait()
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,6 +35,11 @@ def fresh(url: str, number: int) -> None:
     shared.begin(number)
 
 
+@app.task(share=2500)
+async def waiting(url: str, number: int) -> None:
+    await shared.wait()
+
+
 class Queue:
     def __init__(self):
         from outlive import config  # Not at the top, like what follows: workers import this file, and every fork pays.
@@ -54,6 +59,9 @@ class Queue:
 
     def bulk(self, numbers):
         app.enqueue_many([self._task.job(shared.URL, number) for number in numbers])
+
+    def waiting(self, numbers):
+        app.enqueue_many([waiting.job(shared.URL, number) for number in numbers])
 
     def left(self):
         query = "select exists (select from outlive.waiting) or exists (select from outlive.running)"

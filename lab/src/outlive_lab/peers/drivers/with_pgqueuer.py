@@ -24,6 +24,10 @@ async def main():
     async def noop(job):
         shared.begin(json.loads(job.payload)["number"])
 
+    @worker.entrypoint("waiting")
+    async def waiting(job):
+        await shared.wait()
+
     yield worker
 
 
@@ -38,8 +42,11 @@ class Queue:
     async def one(self, number):
         await self._queries.enqueue("noop", _payload(number))
 
-    async def bulk(self, numbers):
-        await self._queries.enqueue(["noop"] * len(numbers), [_payload(n) for n in numbers], [0] * len(numbers))
+    async def bulk(self, numbers, entrypoint="noop"):
+        await self._queries.enqueue([entrypoint] * len(numbers), [_payload(n) for n in numbers], [0] * len(numbers))
+
+    async def waiting(self, numbers):
+        await self.bulk(numbers, "waiting")
 
     async def left(self):
         return await self._connection.fetchval("select exists (select from pgqueuer)")

@@ -11,6 +11,11 @@ async def noop(url, number):
     shared.begin(number)
 
 
+@app.task(name="waiting")
+async def waiting(url, number):
+    await shared.wait()
+
+
 class Queue:
     async def install(self):
         await app.open_async()
@@ -21,6 +26,9 @@ class Queue:
 
     async def bulk(self, numbers):
         await noop.batch_defer_async(*({"url": shared.URL, "number": number} for number in numbers))
+
+    async def waiting(self, numbers):
+        await waiting.batch_defer_async(*({"url": shared.URL, "number": number} for number in numbers))
 
     async def left(self):
         query = "select exists (select from procrastinate_jobs where status in ('todo', 'doing')) as some"
