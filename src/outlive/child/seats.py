@@ -23,8 +23,12 @@ class Pulse:
         self._cells[0] += 1
 
     def run(self, token: int) -> None:
-        """The code of this attempt runs; 0: that of none does."""
-        self._cells[1] = token
+        """The code of this attempt runs."""
+        self._cells[1] = self._cells[2] = token
+
+    def rest(self) -> None:
+        """That of none does."""
+        self._cells[1] = 0
 
 
 class Seat:
@@ -73,7 +77,7 @@ class Noted(Coroutine[Any, Any, Any]):
         except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the loop for it.
             raise RuntimeError(f"a task of the job raised {type(error).__name__}: {error}") from error
         finally:
-            self._pulse.run(0)
+            self._pulse.rest()
 
     def close(self) -> None:
         self._code.close()

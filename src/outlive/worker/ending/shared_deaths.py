@@ -66,12 +66,9 @@ def child_died(slots: Slots, child: Child, exit: Exited) -> None:
 
 
 def _suspect(child: Child) -> Assignment | None:
-    """The job whose code ran at the death, or else the one that made the process grow most, if that was most of it."""
-    if (one := child.given.get(child.pulse()[1])) is not None:
-        return one
-    most = max(child.given.values(), key=lambda one: one.grown_bytes, default=None)
-    used_bytes = child.shared.used_bytes if child.shared else 0
-    return most if most is not None and most.grown_bytes > used_bytes // 2 > 0 else None
+    """The job that made the process grow beyond its limit, or else the one whose code ran at the death."""
+    grower = child.shared.grower if child.shared else 0
+    return child.given.get(grower or child.pulse().running)
 
 
 def _how(child: Child, exit: Exited) -> str:

@@ -17,7 +17,7 @@ from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
-from outlive.worker.processes.children import KILL_AFTER_S, Child, Shared
+from outlive.worker.processes.children import KILL_AFTER_S, Child, Pulse, Shared
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
 
@@ -36,15 +36,18 @@ class SharedWatch:
         self._slots, self._leases = slots, leases
 
     def judge(self, child: Child, shared: Shared, now: float, ran_until: float) -> None:
-        ticks, token = child.pulse()
+        pulse = child.pulse()
         if shared.aborted_at is not None:
             if ran_until - shared.aborted_at > DUMP_S:
                 child.signal(signal.SIGKILL)
             return
-        if ticks != shared.ticks:
-            shared.ticks, shared.turned_at, shared.others_cpu_s = ticks, ran_until, None
+        if pulse.ticks != shared.ticks:
+            shared.ticks, shared.turned_at, shared.others_cpu_s = pulse.ticks, ran_until, None
         else:
-            self._judge_loop(child, shared, token, ran_until)
+            self._judge_loop(child, shared, pulse.running, ran_until)
+        limit_bytes = next(iter(child.given.values())).facts.memory_bytes
+        if limit_bytes is not None:
+            self._judge_memory(child, shared, pulse, limit_bytes)
         if ran_until - shared.looked_at < LOOK_S:
             return
         shared.looked_at = ran_until
@@ -52,9 +55,6 @@ class SharedWatch:
             return
         for one in list(child.given.values()):
             self._judge_job(child, one, ran_until)
-        limit_bytes = next(iter(child.given.values())).facts.memory_bytes if child.given else None
-        if limit_bytes is not None:
-            self._judge_memory(child, shared, token, limit_bytes)
 
     # Jobs
 
@@ -117,20 +117,24 @@ class SharedWatch:
 
     # Memory
 
-    def _judge_memory(self, child: Child, shared: Shared, token: int, limit_bytes: int) -> None:
+    def _judge_memory(self, child: Child, shared: Shared, pulse: Pulse, limit_bytes: int) -> None:
         """Replace a child that has nearly as much memory as it may have, and kill one that has more.
 
-        What it grows is noted for the job whose code runs now. That is a sample: over time it shows who takes most.
+        What it grows is noted for the job whose code runs now, or ran last. That is a sample: over time it shows who
+        takes most.
         """
         memory_limits.give_cgroup(child, next(iter(child.given.values())), self._slots.zygotes.groups)
         used_bytes = memory_limits.used_bytes(child, limit_bytes)
-        if (one := child.given.get(token)) is not None and used_bytes > shared.used_bytes:
+        one = child.given.get(pulse.running or pulse.ran_last)
+        if one is not None and used_bytes > shared.used_bytes:
             one.grown_bytes += used_bytes - shared.used_bytes
         shared.used_bytes = used_bytes
         if used_bytes > limit_bytes:
             text = "child %d of %s has %s bytes, over the limit of %s: it is killed, and its %d jobs begin again"
             _log.error(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}", len(child.given))
-            child.retiring = True
+            most = max(child.given.values(), key=lambda one: one.grown_bytes)
+            shared.grower = most.job.token if most.grown_bytes > used_bytes // 2 else 0
+            child.retiring, shared.aborted_at = True, running_time.now()
             child.signal(signal.SIGKILL)
         elif used_bytes > FULL * limit_bytes and not child.retiring:
             text = "child %d of %s has %s of %s bytes: it takes no more jobs, and is replaced"

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from outlive import linux, protocol
 from outlive.model import Claimed
@@ -38,6 +38,14 @@ OVER_S = 2 * AHEAD_S
 _frames = partial(protocol.FrameReader, protocol.FROM_CHILD, protocol.MAX_CHILD_FRAME_BYTES)
 
 
+class Pulse(NamedTuple):
+    """What a shared child shows of itself: see `protocol.PULSE`."""
+
+    ticks: int
+    running: int
+    ran_last: int
+
+
 @dataclass(slots=True)
 class Shared:
     """What is known of a child that runs many jobs at once."""
@@ -53,6 +61,8 @@ class Shared:
     """The CPU time of its other threads when the loop was first seen to stand still."""
     used_bytes: int = 0
     aborted_at: float | None = None
+    grower: int = 0
+    """The token of the job that has made it grow beyond its limit, if that is known."""
     suspended: int = 0
     """How many jobs have waited in it. What they had stays in its memory."""
 
@@ -278,10 +288,8 @@ class Child:
         own = self.output.end(one.job, marked=marked)
         return own if shared is None else shared + (own or "")
 
-    def pulse(self) -> tuple[int, int]:
-        """Of a shared child: how often its loop has ticked, and the token of the attempt whose code runs; 0: none."""
-        ticks, token = protocol.PULSE.unpack(os.pread(self.stack.fileno(), protocol.PULSE.size, 0))
-        return ticks, token
+    def pulse(self) -> Pulse:
+        return Pulse(*protocol.PULSE.unpack(os.pread(self.stack.fileno(), protocol.PULSE.size, 0)))
 
     def halt(self, one: Assignment, *, suspended: bool = False) -> None:
         """Let a job of a shared child be cancelled, or what it has left running beside its wait."""
