@@ -145,6 +145,14 @@ async def kept(file: str, go: str) -> int:
     return paid
 
 
+@app.task(share=50)
+async def dozing(file: str, go: str) -> int:
+    await asyncio.to_thread(_note, file)
+    await _until(go)
+    await outlive.current().asleep("100ms")
+    return os.getpid()
+
+
 @app.task(share=5)
 async def enqueuer(path: str) -> list[str]:
     mine = await part.aenqueue(3)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import outlive
@@ -15,7 +16,7 @@ from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.driving.scraping import ANY_PORT, place_of, scrape
-from tests.processes.sharing import app, durable, enqueuer, guest, kept, mixed, talker
+from tests.processes.sharing import app, dozing, durable, enqueuer, guest, kept, mixed, talker
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -221,6 +222,24 @@ def test_a_job_that_begins_again_keeps_its_steps_and_its_checkpoint(start, queue
     go.touch()
     assert job.result(timeout=30) == 100
     assert notes.read_text() == f"charge {pid}\n"
+
+
+def test_a_job_whose_process_dies_while_its_wait_is_written_begins_again_after_the_wait(
+    start, queue, database_url, go, tmp_path
+):
+    notes = tmp_path / "notes"
+    job = dozing.enqueue(str(notes), str(go))
+    worker = start(slots=2, target=TARGET)
+    pid = int(eventually(lambda: notes.exists() and notes.read_text(), within_s=30).split()[1])
+    with psycopg.connect(database_url) as stranger:
+        stranger.execute("select from outlive.running for update")
+        go.touch()
+        blocked = "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%suspend%'"
+        eventually(lambda: queue.execute(blocked).fetchall(), within_s=10)
+        os.kill(pid, signal.SIGKILL)
+        assert worker.says("was killed by SIGKILL with 1 job in it")
+    job.result(timeout=30)
+    assert len(notes.read_text().splitlines()) == 2, "it ran before its wait, and after it"
 
 
 def test_a_job_that_shares_waits_in_steps_and_gives_its_seat_back(start, queue, go, tmp_path):

@@ -59,7 +59,11 @@ class Waits:
         wait = _wait.decode(call.body)
         if (one := child.find(wait.token)) is None:
             raise StaleAttempt("its attempt has ended")
-        suspended = await self._suspend(session, child, wait)
+        one.suspending = True
+        try:
+            suspended = await self._suspend(session, child, wait)
+        finally:
+            one.suspending = False
         if suspended.outcome == "cancelled":
             raise Cancel("cancelled on request")
         if suspended.outcome == "over":

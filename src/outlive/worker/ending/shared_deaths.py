@@ -57,10 +57,10 @@ def child_died(slots: Slots, child: Child, exit: Exited) -> None:
                 slots.deaths.suspect(one, surely=one is alone)
             _begin_again(slots, one, how)
     for one in again:
-        if slots.stopping or one.completing:
+        if slots.stopping or one.may_be_over:
             end = Ended(one.job.token, Outcome.RELEASED, error=f"its shared process {how}", output=child.output_of(one))
             slots.report.ended(one.job, end, completing=one.completing)
-    slots.place_again([one for one in (*again, *waiting) if not slots.stopping and not one.completing], WAIT_S)
+    slots.place_again([one for one in (*again, *waiting) if not slots.stopping and not one.may_be_over], WAIT_S)
     for one in waiting if slots.stopping else []:
         slots.release(one.job)
 

@@ -57,6 +57,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     steps_bytes: int = 0
     """How many steps it has sent in this attempt, and how much that was."""
     completing: bool = False
+    suspending: bool = False
+    """The database is asked to let it wait."""
     verdict: Verdict | None = None
     """Only `decide` sets it."""
     term_sent: float | None = None
@@ -90,6 +92,11 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     def apart(self) -> bool:
         """Its task shares processes, and it has one of its own."""
         return self.facts.share > 1 and self.crowd == 1
+
+    @property
+    def may_be_over(self) -> bool:
+        """Its attempt may have ended in the database without this worker's end."""
+        return self.completing or self.suspending
 
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
