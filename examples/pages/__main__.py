@@ -16,7 +16,7 @@ def serve() -> None:
 
 
 def crawl() -> None:
-    print(tasks.visit.enqueue(f"{tasks.SITE}/").id)
+    print(tasks.fetch.enqueue(f"{tasks.SITE}/").id)
 
 
 def show() -> None:

@@ -38,8 +38,10 @@ class Site:
         if path in POISON:
             return _page(f"Poison: {path[1:]}", [], POISON[path])
         if path in self.paths:
-            # The title is written by a script, as on most pages today.
-            return _page("…", ["/", "/page/0"], f"<script>document.title = 'Page {path.rpartition('/')[2]}'</script>")
+            title, links = f"Page {path.rpartition('/')[2]}", ["/", "/page/0"]
+            if int(title[5:]) % 2:  # The title is written by a script, as on most pages today.
+                return _page("…", links, f"<script>document.title = '{title}'</script>")
+            return _page(title, links)
         return None
 
     def close(self) -> None:

@@ -80,6 +80,23 @@ def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(worker, q
     eventually(lambda: not browsers(room), within_s=5, what="no browser is left")
 
 
+@pytest.mark.timeout(120)
+def test_pages_without_scripts_are_fetched_and_the_others_get_a_browser(worker, queue):
+    with site.serve(good=12, poison=()) as served:
+        urls = [f"{served.url}/page/{n}" for n in range(12)]
+        jobs = tasks.app.enqueue_many([tasks.fetch.job(url, 0) for url in urls])
+        titles = [job.result(timeout=60) for job in jobs]
+        assert titles == [f"Page {n}" if n % 2 == 0 else "" for n in range(12)], "those with scripts are handed over"
+        eventually(lambda: len(tasks.app.records(tasks.PAGES)) == 12, within_s=60, what="all pages are kept")
+        kept = {one.dedupe_key: one.data["title"] for one in tasks.app.records(tasks.PAGES)}
+        assert kept == {url: f"Page {n}" for n, url in enumerate(urls)}
+        visited = queue.values("select args ->> 'url' from outlive.jobs where task = 'pages.tasks.visit' order by 1")
+        assert visited == sorted(urls[1::2])
+        missing = tasks.fetch.using(max_attempts=1).enqueue(f"{served.url}/nowhere", 0)
+        assert finished(missing, within_s=30) is State.FAILED
+        assert attempts(queue, missing)[-1].error == f"ConnectionError: {served.url}/nowhere answers 404"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_page_of_crawling_does_what_it_says_and_every_good_page_is_kept_once(
@@ -94,14 +111,15 @@ def test_the_page_of_crawling_does_what_it_says_and_every_good_page_is_kept_once
         good = [f"{place}/", *(f"{place}/page/{n}" for n in range(6))]
         assert queue.values("select dedupe_key from outlive.records order by 1") == good
         ended = queue.execute(
-            "select j.args ->> 'url', array_agg(a.outcome order by a.attempt) from outlive.attempts a"
-            " join outlive.jobs j on j.id = a.job_id group by j.id, j.args ->> 'url' order by 1"
+            "select j.task, j.args ->> 'url', array_agg(a.outcome order by a.attempt) from outlive.attempts a"
+            " join outlive.jobs j on j.id = a.job_id group by j.id, j.task, j.args ->> 'url' order by 1"
         ).fetchall()
-    assert dict(ended) == {
-        **{url: ["succeeded"] for url in good},
-        f"{place}/crash": ["crashed"] * 3,
-        f"{place}/hang": ["timed_out"] * 2,
-        f"{place}/leak": ["out_of_memory"] * 3,
+    bad = {"crash": ["crashed"] * 3, "hang": ["timed_out"] * 2, "leak": ["out_of_memory"] * 3}
+    fetched = [url for task, url, outcomes in ended if task == tasks.fetch.name and outcomes == ["succeeded"]]
+    assert sorted(fetched) == sorted([*good, *(f"{place}/{path}" for path in bad)])
+    assert {url: outcomes for task, url, outcomes in ended if task == tasks.visit.name} == {
+        **{f"{place}/page/{n}": ["succeeded"] for n in (1, 3, 5)},
+        **{f"{place}/{path}": outcomes for path, outcomes in bad.items()},
     }
-    assert len(ended) == len(good) + 3
+    assert len(ended) == len(good) + 3 + 6
     eventually(lambda: not browsers(room), within_s=5, what="no browser is left")
