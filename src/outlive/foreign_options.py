@@ -81,7 +81,8 @@ SETTINGS = {
     "task_acks_late": 'leave it out: a job whose worker dies runs again, unless its task has on_worker_death="fail"',
     "result_expires": "did you mean keep_finished_s?",
     "beat_schedule": "use @app.schedule(…) on each task",
-    "worker_concurrency": "did you mean slots?",
+    "worker_concurrency": "did you mean slots? For thousands of jobs that wait: @app.task(share=500) on an async def",
+    "worker_pool": "leave it out: each job has a process; for gevent or eventlet @app.task(share=500) on an async def",
     "worker_prefetch_multiplier": "leave it out: a worker claims what its slots can begin",
     "worker_max_tasks_per_child": "use @app.task(recycle_after=…)",
 }
