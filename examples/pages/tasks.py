@@ -41,7 +41,7 @@ async def fetch(url: str, depth: int = 1) -> str:
     """Get a page, or hand it to a browser. Returns its title."""
     async with site.request():
         seen = await look(client, url)
-    if seen is None:
+    if not seen:
         outlive.current().spawn(visit.using(dedupe_key=url).job(url, depth))
         return ""
     _keep(url, seen, depth)
