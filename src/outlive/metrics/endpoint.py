@@ -22,7 +22,7 @@ from outlive.errors import ConfigError
 MOST = 64
 PAUSE_S = 0.01
 """Between two answers, and between two times that connections are accepted."""
-AT_ONCE = 8
+AT_ONCE = 24
 """How many connections are accepted each time: a probe waits little behind clients that send nothing."""
 READ_S = 2.0
 LIVES_S = 10.0
