@@ -97,6 +97,8 @@ class Systemd:
         mine = os.environ.get("WATCHDOG_PID") in (None, str(os.getpid()))
         within_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6 if mine else 0.0
         self._every_s = min(EVERY_S, within_s / 2) if within_s else EVERY_S
+        self._owed: tuple[str, ...] = ()
+        """What systemd must hear, and did not: it goes with the next lines."""
 
     def ready(self) -> None:
         self._send("READY=1", f"STATUS={self._vitals.status()}")
@@ -114,9 +116,12 @@ class Systemd:
         if not self._socket:
             return
         address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
+        lines = (*self._owed, *lines)
+        self._owed = tuple(line for line in lines if line in ("READY=1", "STOPPING=1"))
         with (
-            contextlib.suppress(OSError),  # Its queue is full, or it restarts: the next line may arrive.
+            contextlib.suppress(OSError),  # Its queue is full, or it restarts: the next lines may arrive.
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
         ):
             sender.setblocking(False)
             sender.sendto("\n".join(lines).encode(), address)
+            self._owed = ()
