@@ -32,8 +32,8 @@ STEPS_UNDER_WAY_BYTES = 1024
 """The beginning of a child's stack file has the names of the steps that are under way, for the evidence if the child
 dies. The stack follows."""
 PULSE = Struct("@qqq")
-"""What the beginning of the same file has in a shared child: how often its event loop has ticked, and the token of the
-attempt whose code runs, 0 between two, and that of the one whose code ran last."""
+"""What the beginning of the same file has in a shared child: how often its event loop has ticked or turned to other
+code, the token of the attempt whose code runs, 0 between two, and that of the one whose code ran last."""
 TICK_S = 0.25
 MAX_PRINTED_BYTES = 256 * 1024
 MAX_PROGRESS_CHARS = 2000

@@ -74,6 +74,13 @@ async def _harm(what: str) -> None:
             asyncio.get_running_loop().close()
         case "exit in a task":
             await asyncio.create_task(_raise_exit())
+        case "cancel all":
+            for one in asyncio.all_tasks() - {asyncio.current_task()}:
+                one.cancel()
+        case "shut the threads":
+            await asyncio.get_running_loop().shutdown_default_executor()
+        case "wait in a thread":
+            await asyncio.to_thread(outlive.current().sleep, "1s")
         case "fork":
             if os.fork() == 0:
                 await asyncio.sleep(0)
@@ -97,6 +104,33 @@ async def mixed(what: str, path: str) -> int:
         await _until(path + ".crowd")
     await (_harm(what) if what else _until(path))
     return os.getpid()
+
+
+@app.task(share=600, timeout="60s", max_attempts=1)
+async def busy(go: str, s: float) -> int:
+    """It works for a while without a pause."""
+    await _until(go)
+    Path(f"{go}.works").touch()  # noqa: ASYNC240
+    until = time.monotonic() + s
+    while time.monotonic() < until:
+        pass
+    return os.getpid()
+
+
+@app.task(share=600, timeout="60s", max_attempts=1)
+async def half(notes: str, how: str) -> str:
+    """It waits outside of its process, and something else of it would go on here."""
+    job = outlive.current()
+    try:
+        if how == "beside a task":
+            await asyncio.gather(job.asleep("1s"), asyncio.sleep(2))
+        else:
+            async with asyncio.timeout(0.3):
+                await job.asleep("1s")
+    except BaseException:
+        _note(notes + ".error")
+        raise
+    return how
 
 
 @app.task(share=10)

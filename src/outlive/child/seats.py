@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from asyncio import Task
+from asyncio import Task, get_running_loop
 from collections.abc import Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any
 
 from outlive import protocol
 from outlive.child.copies import CopiesExit
-from outlive.protocol import Run
+from outlive.protocol import Done, Run
 
 
 class Pulse:
@@ -23,7 +23,8 @@ class Pulse:
         self._cells[0] += 1
 
     def run(self, token: int) -> None:
-        """The code of this attempt runs."""
+        """The code of this attempt runs. Many that run in turn don't block the loop, so this is a tick too."""
+        self._cells[0] += 1
         self._cells[1] = self._cells[2] = token
 
     def rest(self) -> None:
@@ -34,11 +35,13 @@ class Pulse:
 class Seat:
     """One job in a shared child."""
 
-    __slots__ = ("begun", "halted", "main", "partial", "run")
+    __slots__ = ("asks", "begun", "halted", "main", "partial", "run")
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.main: Task[None]
+        self.main: Task[Done]
+        self.asks: Task[Any] | None = None
+        """The task in which it waits outside of this process, if it does."""
         self.begun: set[Task[Any]] = set()
         """The tasks that it has begun, until they end."""
         self.halted = False
@@ -48,8 +51,26 @@ class Seat:
     def left(self) -> list[Task[Any]]:
         return [one for one in self.begun if one is not self.main]
 
+    def suspend(self) -> None:
+        """Cancel what runs beside its wait. What waits stays as it is: it goes on in another process."""
+        for one in list(self.begun):
+            if one is self.main or one is self.asks:
+                one.get_coro().stays = True  # type: ignore[union-attr]
+            else:
+                one.cancel()
+
 
 current: ContextVar[Seat | None] = ContextVar("current", default=None)
+
+
+class OwnTask(Task[Any]):
+    """A task of a job, or of what runs all of them. Other jobs can't cancel it: some code cancels all that it finds."""
+
+    seat: Seat | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        by = current.get()
+        return (by is None or by is self.seat) and super().cancel(msg)
 
 
 class Noted(Coroutine[Any, Any, Any]):
@@ -58,10 +79,12 @@ class Noted(Coroutine[Any, Any, Any]):
     A copy of this process that the code forks exits here: it must not go on with the jobs of others.
     """
 
-    __slots__ = ("_code", "_copies_exit", "_pulse", "_seat")
+    __slots__ = ("_code", "_copies_exit", "_pulse", "_seat", "stays")
 
     def __init__(self, code: Coroutine[Any, Any, Any], seat: Seat, pulse: Pulse, copies_exit: CopiesExit) -> None:
         self._code, self._seat, self._pulse, self._copies_exit = code, seat, pulse, copies_exit
+        self.stays = False
+        """It never goes on, whatever is sent or thrown: a timer of the job may cancel it."""
 
     def send(self, value: Any) -> Any:
         return self._step(self._code.send, value)
@@ -70,6 +93,8 @@ class Noted(Coroutine[Any, Any, Any]):
         return self._step(self._code.throw, *error)
 
     def _step(self, go_on: Any, *given: Any) -> Any:
+        if self.stays:
+            return next(get_running_loop().create_future().__await__())
         self._pulse.run(self._seat.run.token)
         try:
             with self._copies_exit:

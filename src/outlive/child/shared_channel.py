@@ -8,6 +8,7 @@ import threading
 from asyncio import Future
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from typing import TypeVar
 
 from outlive import protocol
@@ -57,18 +58,21 @@ class SharedChannel(Channel):
 
     def call(self, verb: str, body: bytes) -> bytes:
         """Ask without `await`. In the thread of the loop this stops all jobs until the answer is there."""
+        if verb == "wait":  # It would never return, and take a thread with it.
+            raise OutliveError("a job that shares its process can wait with `await` only: asleep, areceive, agather")
         if threading.get_ident() != self._thread:
             return asyncio.run_coroutine_threadsafe(self.acall(verb, body), self._loop).result()
-        if verb == "wait":
-            raise OutliveError("a job that shares its process can wait with `await` only: asleep, areceive, agather")
         number = self._ask(verb, body)
         self.flush()
         while number not in self._replies:
             self._read()
-        self._loop.call_soon(self.on_frames)
+        self._loop.call_soon(self.on_frames, context=Context())  # It is not the job that begins or halts others.
         return body_of(self._replies.pop(number))
 
     async def acall(self, verb: str, body: bytes) -> bytes:
+        seat = seats.current.get()
+        if seat is not None and verb == "wait":
+            seat.asks = asyncio.current_task()
         number = self._ask(verb, body)
         self._asked[number] = self._loop.create_future()
         return body_of(await self._asked[number])
@@ -119,7 +123,7 @@ class SharedChannel(Channel):
             return []
         with suppress(BlockingIOError):
             self._taken.update(protocol.read_tickets(os.read(self.tickets, MANY_BYTES)))
-        runs = [run for run in self._runs if run.token in self._taken]
-        self._taken.difference_update(run.token for run in runs)
+        runs = {run.token: run for run in self._runs if run.token in self._taken}  # One may have come twice.
+        self._taken -= runs.keys()
         self._runs.clear()
-        return runs
+        return list(runs.values())

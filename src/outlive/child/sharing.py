@@ -13,8 +13,10 @@ import os
 import signal
 import sys
 from asyncio import Future, Task
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from outlive import job_gateway, protocol
@@ -23,8 +25,8 @@ from outlive.child.attempt import Runnable, attempt_beside
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.copies import CopiesExit
 from outlive.child.process_start import ProcessStart
-from outlive.child.raised import Raised
-from outlive.child.seats import Noted, Pulse, Seat
+from outlive.child.raised import Raised, guarded
+from outlive.child.seats import Noted, OwnTask, Pulse, Seat
 from outlive.child.shared_channel import SharedChannel
 from outlive.child.telemetry import Watchers
 from outlive.errors import OutliveError
@@ -33,6 +35,10 @@ from outlive.states import Outcome
 
 LEFT_S = 1.0
 """How long tasks that a job has left behind may take to end when they are cancelled."""
+FOR_ALL_JOBS = (
+    "stop", "close", "set_task_factory", "set_default_executor", "shutdown_default_executor", "shutdown_asyncgens",
+)  # fmt: skip
+"""What would stop or change the event loop for the other jobs too."""
 LOOP_LOST = 71
 """The exit code of a child whose event loop has ended under its jobs."""
 
@@ -60,14 +66,20 @@ class _Stream:
 
 class Shared:
     def __init__(
-        self, tasks: Mapping[str, Runnable], channel: SharedChannel, watchers: Watchers, start: ProcessStart
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tasks: Mapping[str, Runnable],
+        channel: SharedChannel,
+        watchers: Watchers,
+        start: ProcessStart,
     ) -> None:
-        self._tasks, self._channel, self._watchers, self._start = tasks, channel, watchers, start
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._tasks, self._channel, self._watchers, self._start = loop, tasks, channel, watchers, start
         self._pulse, self._copies_exit = Pulse(channel.stack), CopiesExit(channel.pid)
         self._outside = contextvars.copy_context()
         """What is not a job's runs in here."""
         self._seats: dict[int, Seat] = {}
+        self._suspended: list[Seat] = []
+        """Kept, because to free one would close its coroutines, and run their `finally`."""
         self._leaving = False
         """The supervisor sends no more."""
         self._empty: Future[None] = self._loop.create_future()
@@ -77,7 +89,6 @@ class Shared:
 
     async def serve(self, first: Run) -> None:
         """Run this job and those that come, until the supervisor sends no more and all have ended."""
-        self._loop.set_task_factory(self._make_task)
         self._tick()
         self._channel.on_frames = self._take_frames
         self._loop.add_reader(self._channel.descriptor, self._read)
@@ -101,20 +112,19 @@ class Shared:
             self._end_if_empty()
 
     def _take_frames(self) -> None:
+        for run in self._channel.take_begun():  # First: a halt may have come right behind its job.
+            self._begin(run)
         halts, self._channel.halts = self._channel.halts, []
         for halt in halts:
             self._halt(halt)
-        for run in self._channel.take_begun():
-            self._begin(run)
 
     def _halt(self, halt: Halt) -> None:
         """Cancel a job. One that is suspended stays where it is, and never goes on: another process has it."""
         if (seat := self._seats.get(halt.token)) is None:
             return
         if halt.suspended:
-            del self._seats[halt.token]
-            for one in seat.left():
-                one.cancel()
+            self._suspended.append(self._seats.pop(halt.token))
+            seat.suspend()
             self._end_if_empty()
         else:
             seat.halted = True
@@ -125,19 +135,28 @@ class Shared:
         inside = self._outside.copy()
         inside.run(seats.current.set, seat)
         seat.main = self._loop.create_task(self._perform(seat), context=inside)
+        seat.main.add_done_callback(partial(self._ended, seat), context=self._outside)
 
-    async def _perform(self, seat: Seat) -> None:
+    async def _perform(self, seat: Seat) -> Done:
         not_started = await asyncio.shield(self._open())
         done = await attempt_beside(
             self._tasks, seat.run, self._channel, watchers=self._watchers, not_started=not_started
         )
-        if seat.halted and done.outcome is not Outcome.SUCCEEDED:
-            done = Done(seat.run.token, Outcome.RELEASED, error="the job was told to stop", took_s=done.took_s)
         await self._end_left(seat, done)
-        self.say(seat, "", end=True)
-        self._channel.send(done)
-        self._seats.pop(seat.run.token, None)
-        self._end_if_empty()
+        return done
+
+    def _ended(self, seat: Seat, main: Task[Done]) -> None:
+        """Say how a job has ended. Its task may be cancelled before it begins, or while it waits for a lifespan."""
+        returned = guarded(main.result)
+        if isinstance(returned, Raised):
+            returned = Done(seat.run.token, Outcome.FAILED, error=returned.summary(), stack=returned.stack())
+        if seat.halted and returned.outcome is not Outcome.SUCCEEDED:
+            took_s = returned.took_s
+            returned = Done(seat.run.token, Outcome.RELEASED, error="the job was told to stop", took_s=took_s)
+        if self._seats.pop(seat.run.token, None) is not None:
+            self.say(seat, "", end=True)
+            self._channel.send(returned)
+            self._end_if_empty()
 
     async def _end_left(self, seat: Seat, done: Done) -> None:
         """Cancel the tasks that a job has left behind. If one of them does not end, this child takes no more jobs."""
@@ -160,7 +179,7 @@ class Shared:
         """Open what the jobs of this child share, once. If that fails, jobs that come later try again."""
         if self._opened is None or (self._opened.done() and self._opened.result() is not None):
             self._opened = self._loop.create_future()
-            self._life = self._loop.create_task(self._live(self._opened), context=self._outside.copy())
+            self._life = OwnTask(self._live(self._opened), loop=self._loop, context=self._outside.copy())
         return self._opened
 
     async def _live(self, opened: Future[Raised | None]) -> None:
@@ -181,12 +200,13 @@ class Shared:
 
     # What belongs to which job
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, code: Any, **options: Any) -> Task[Any]:
+    def make_task(self, loop: asyncio.AbstractEventLoop, code: Any, **options: Any) -> Task[Any]:
         context = options.get("context")
         seat = seats.current.get() if context is None else context.get(seats.current)
         if seat is None:
             return Task(code, loop=loop, **options)
-        task = Task(Noted(code, seat, self._pulse, self._copies_exit), loop=loop, **options)
+        task = OwnTask(Noted(code, seat, self._pulse, self._copies_exit), loop=loop, **options)
+        task.seat = seat
         seat.begun.add(task)
         task.add_done_callback(seat.begun.discard)
         return task
@@ -217,7 +237,7 @@ _write_to_child = log_records.write
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """An event loop, uvloop's if that is installed, which no job can stop."""
+    """An event loop, uvloop's if that is installed, which no job can stop or change."""
     base: Any = asyncio.SelectorEventLoop
     try:
         import uvloop  # type: ignore[import-not-found, unused-ignore]  # It is optional.
@@ -226,18 +246,18 @@ def _loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         pass
 
-    class Loop(base):  # type: ignore[misc]
-        def stop(self) -> None:
-            if seats.current.get() is not None:
-                raise OutliveError("a job can't stop the event loop that it shares with other jobs")
-            super().stop()
+    guards = {name: _for_all(name, getattr(base, name)) for name in FOR_ALL_JOBS}
+    loop: asyncio.AbstractEventLoop = type("Loop", (base,), guards)()
+    return loop
 
-        def close(self) -> None:
-            if seats.current.get() is not None:
-                raise OutliveError("a job can't close the event loop that it shares with other jobs")
-            super().close()
 
-    return Loop()
+def _for_all(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(loop: asyncio.AbstractEventLoop, *args: Any, **options: Any) -> Any:
+        if seats.current.get() is not None:
+            raise OutliveError(f"a job can't {name} the event loop that it shares with other jobs")
+        return method(loop, *args, **options)
+
+    return guard
 
 
 def serve(tasks: Mapping[str, Runnable], first: Run, channel: Channel, watchers: Watchers, start: ProcessStart) -> int:
@@ -248,15 +268,14 @@ def serve(tasks: Mapping[str, Runnable], first: Run, channel: Channel, watchers:
     asyncio.set_event_loop(loop)
     shared_channel = SharedChannel(channel, loop)
     job_gateway.gateway = shared_channel
-
-    async def run() -> None:
-        shared = Shared(tasks, shared_channel, watchers, start)
-        sys.stdout, sys.stderr = _Stream(sys.stdout, shared.say), _Stream(sys.stderr, shared.say)
-        log_records.write = shared.log
-        await shared.serve(first)
-
+    shared = Shared(loop, tasks, shared_channel, watchers, start)
+    loop.set_task_factory(shared.make_task)
+    if first.task in tasks:  # Else one job that blocks its thread for long would keep others from theirs.
+        loop.set_default_executor(ThreadPoolExecutor(tasks[first.task].policy.share, "job"))
+    sys.stdout, sys.stderr = _Stream(sys.stdout, shared.say), _Stream(sys.stderr, shared.say)
+    log_records.write = shared.log
     try:
-        loop.run_until_complete(run())
+        loop.run_until_complete(OwnTask(shared.serve(first), loop=loop))
     except BaseException as error:
         os.write(2, f"the event loop of the jobs has ended: {type(error).__name__}: {error}\n".encode())
         return LOOP_LOST

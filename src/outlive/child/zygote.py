@@ -203,7 +203,7 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     app = serving.import_app(target)
     _make_codecs(app)
     if any(task.policy.share > 1 for task in app.tasks.values()):
-        pass  # Children inherit it, with asyncio.
+        from outlive.child import sharing  # noqa: F401  # Children inherit it, with asyncio.
     stack = os.memfd_create("outlive-stack")
     channel = serving.rehearse(stack)
     watchers = telemetry.start(app, channel)

@@ -143,6 +143,8 @@ class ChildReader:
         self.forget(child)
 
     def _end(self, child: Child, done: protocol.Done) -> None:
+        if child.shared and done.token in child.shared.suspended:
+            return  # It did not know yet that this job waits.
         if not child.find(done.token):
             self.distrust(child, "answers for a job that it does not run")
         elif len(done.error or "") > protocol.MAX_ERROR_CHARS or len(done.stack or "") > protocol.MAX_STACK_CHARS:

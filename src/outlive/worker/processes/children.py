@@ -63,8 +63,8 @@ class Shared:
     aborted_at: float | None = None
     grower: int = 0
     """The token of the job that has made it grow beyond its limit, if that is known."""
-    suspended: int = 0
-    """How many jobs have waited in it. What they had stays in its memory."""
+    suspended: set[int] = field(default_factory=set)
+    """The jobs that have begun to wait in it, by token. What they had stays in its memory."""
 
 
 @dataclass(slots=True, eq=False)

@@ -45,8 +45,8 @@ class Parking:
         del child.given[one.job.token]
         self._slots.report.suspended(one)
         child.halt(one, suspended=True)
-        shared.suspended += 1
-        if shared.suspended >= shared.seats:
+        shared.suspended.add(one.job.token)
+        if len(shared.suspended) >= shared.seats:
             child.retire()
 
     def resume(self, job: Claimed, waited: Waited) -> bool:
