@@ -125,6 +125,11 @@ def children_files(pid: int) -> list[str]:
         return []
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal."""
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] == [b"T"]
+
+
 def cpu_of_other_threads(pid: int) -> float:
     """How many seconds of CPU the threads of a process have used, without its first one."""
     with contextlib.suppress(OSError):

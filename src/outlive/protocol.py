@@ -34,6 +34,8 @@ dies. The stack follows."""
 PULSE = Struct("@qqq")
 """What the beginning of the same file has in a shared child: how often its event loop has ticked or turned to other
 code, the token of the attempt whose code runs, 0 between two, and that of the one whose code ran last."""
+FOR_ALL = -1
+"""In place of a token: what the jobs of the child share is opened or closed."""
 TICK_S = 0.25
 MAX_PRINTED_BYTES = 256 * 1024
 MAX_PROGRESS_CHARS = 2000

@@ -19,6 +19,7 @@ opened: list[str] = []
 @app.lifespan
 async def session() -> AsyncIterator[None]:
     opened.append(f"opened in {os.getpid()}")
+    time.sleep(float(os.environ.get("LIFESPAN_S", "0")))  # noqa: ASYNC251  # It loads a model, say.
     yield
     print(f"closed in {os.getpid()}", flush=True)
 
@@ -185,6 +186,19 @@ async def dozing(file: str, go: str) -> int:
     await _until(go)
     await outlive.current().asleep("100ms")
     return os.getpid()
+
+
+@app.task(share=5)
+async def many_calls(calls: int) -> int:
+    return len(await asyncio.gather(*(part.aenqueue(n) for n in range(calls))))
+
+
+@app.task(share=50, timeout="2s", max_attempts=1)
+async def impatient(block: bool) -> None:
+    await asyncio.sleep(0.1)
+    if block:
+        time.sleep(3)  # noqa: ASYNC251
+    await asyncio.sleep(0.5)
 
 
 @app.task(share=5)

@@ -17,7 +17,20 @@ from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.driving.scraping import ANY_PORT, place_of, scrape
-from tests.processes.sharing import app, busy, dozing, durable, enqueuer, guest, half, kept, mixed, talker
+from tests.processes.sharing import (
+    app,
+    busy,
+    dozing,
+    durable,
+    enqueuer,
+    guest,
+    half,
+    impatient,
+    kept,
+    many_calls,
+    mixed,
+    talker,
+)
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -305,6 +318,27 @@ def test_a_job_that_waits_goes_on_in_one_place_only(start, queue, go, tmp_path, 
     assert job.result(timeout=30) == how
     assert not (tmp_path / "notes.error").exists(), "no error that never happened"
     assert "answers for a job that it does not run" not in worker.log()
+
+
+def test_a_job_that_shares_calls_its_worker_many_times_at_once(start, go):
+    job = many_calls.enqueue(100)
+    start(slots=2, target=TARGET)
+    assert job.result(timeout=30) == 100
+
+
+def test_time_in_which_a_neighbour_blocks_the_loop_counts_for_that_job_alone(start, queue, go):
+    neighbours, blocker = [impatient.enqueue(block=False) for _ in range(5)], impatient.enqueue(block=True)
+    start(slots=1, target=TARGET)
+    assert finished(blocker) is State.FAILED
+    assert [finished(job) for job in neighbours] == 5 * [State.SUCCEEDED]
+    assert outcomes(queue, blocker) == [Outcome.TIMED_OUT]
+
+
+def test_a_lifespan_may_take_longer_than_a_job_may_block(start, go, monkeypatch):
+    monkeypatch.setenv("LIFESPAN_S", "3")
+    job = guest.enqueue()
+    start(slots=1, target=TARGET, block_s="1")
+    assert job.result(timeout=30)
 
 
 def test_a_job_that_shares_enqueues_others_with_and_without_await(start, go):

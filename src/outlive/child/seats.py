@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from asyncio import Task, get_running_loop
+from asyncio import Semaphore, Task, get_running_loop
 from collections.abc import Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from outlive import protocol
 from outlive.child.copies import CopiesExit
 from outlive.protocol import Done, Run
+
+CALLS_AT_ONCE = 4
+"""How many calls of one job are under way. The supervisor kills a child that has eight for each of its seats."""
 
 
 class Pulse:
@@ -35,7 +38,7 @@ class Pulse:
 class Seat:
     """One job in a shared child."""
 
-    __slots__ = ("asks", "begun", "halted", "main", "partial", "run")
+    __slots__ = ("asks", "begun", "calls", "halted", "main", "partial", "run")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -44,6 +47,7 @@ class Seat:
         """The task in which it waits outside of this process, if it does."""
         self.begun: set[Task[Any]] = set()
         """The tasks that it has begun, until they end."""
+        self.calls = Semaphore(CALLS_AT_ONCE)
         self.halted = False
         self.partial = ""
         """What it has printed since its last line break."""
@@ -74,15 +78,15 @@ class OwnTask(Task[Any]):
 
 
 class Noted(Coroutine[Any, Any, Any]):
-    """A coroutine of a job. The supervisor can see from outside when its code runs.
+    """A coroutine of a job, or of what its jobs share. The supervisor can see from outside when its code runs.
 
     A copy of this process that the code forks exits here: it must not go on with the jobs of others.
     """
 
-    __slots__ = ("_code", "_copies_exit", "_pulse", "_seat", "stays")
+    __slots__ = ("_code", "_copies_exit", "_pulse", "_token", "stays")
 
-    def __init__(self, code: Coroutine[Any, Any, Any], seat: Seat, pulse: Pulse, copies_exit: CopiesExit) -> None:
-        self._code, self._seat, self._pulse, self._copies_exit = code, seat, pulse, copies_exit
+    def __init__(self, code: Coroutine[Any, Any, Any], token: int, pulse: Pulse, copies_exit: CopiesExit) -> None:
+        self._code, self._token, self._pulse, self._copies_exit = code, token, pulse, copies_exit
         self.stays = False
         """It never goes on, whatever is sent or thrown: a timer of the job may cancel it."""
 
@@ -95,7 +99,7 @@ class Noted(Coroutine[Any, Any, Any]):
     def _step(self, go_on: Any, *given: Any) -> Any:
         if self.stays:
             return next(get_running_loop().create_future().__await__())
-        self._pulse.run(self._seat.run.token)
+        self._pulse.run(self._token)
         try:
             with self._copies_exit:
                 return go_on(*given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from asyncio import Future
@@ -73,9 +74,10 @@ class SharedChannel(Channel):
         seat = seats.current.get()
         if seat is not None and verb == "wait":
             seat.asks = asyncio.current_task()
-        number = self._ask(verb, body)
-        self._asked[number] = self._loop.create_future()
-        return body_of(await self._asked[number])
+        async with contextlib.nullcontext() if seat is None else seat.calls:
+            number = self._ask(verb, body)
+            self._asked[number] = self._loop.create_future()
+            return body_of(await self._asked[number])
 
     async def atalk(self, talk: Talk[T]) -> T:
         try:

@@ -179,7 +179,8 @@ class Shared:
         """Open what the jobs of this child share, once. If that fails, jobs that come later try again."""
         if self._opened is None or (self._opened.done() and self._opened.result() is not None):
             self._opened = self._loop.create_future()
-            self._life = OwnTask(self._live(self._opened), loop=self._loop, context=self._outside.copy())
+            life = Noted(self._live(self._opened), protocol.FOR_ALL, self._pulse, self._copies_exit)
+            self._life = OwnTask(life, loop=self._loop, context=self._outside.copy())
         return self._opened
 
     async def _live(self, opened: Future[Raised | None]) -> None:
@@ -205,7 +206,7 @@ class Shared:
         seat = seats.current.get() if context is None else context.get(seats.current)
         if seat is None:
             return Task(code, loop=loop, **options)
-        task = OwnTask(Noted(code, seat, self._pulse, self._copies_exit), loop=loop, **options)
+        task = OwnTask(Noted(code, seat.run.token, self._pulse, self._copies_exit), loop=loop, **options)
         task.seat = seat
         seat.begun.add(task)
         task.add_done_callback(seat.begun.discard)

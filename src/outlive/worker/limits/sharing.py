@@ -12,7 +12,7 @@ import signal
 
 from outlive import linux
 from outlive.humanize import short_id
-from outlive.protocol import TICK_S
+from outlive.protocol import FOR_ALL, TICK_S
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
@@ -23,6 +23,8 @@ from outlive.worker.reporting import job_log
 
 LOOK_S = 0.25
 """How often the jobs of a shared child are looked at: they may be thousands."""
+STILL_S = 2 * TICK_S
+"""A loop that does not tick for longer than this stands still."""
 DUMP_S = 1.0
 """How long a blocked process may take to write its stack and die, before it is killed."""
 FULL = 0.8
@@ -42,6 +44,7 @@ class SharedWatch:
                 child.signal(signal.SIGKILL)
             return
         if pulse.ticks != shared.ticks:
+            self._forgive(child, shared, ran_until)
             shared.ticks, shared.turned_at, shared.others_cpu_s = pulse.ticks, ran_until, None
         else:
             self._judge_loop(child, shared, pulse.running, ran_until)
@@ -53,8 +56,10 @@ class SharedWatch:
         shared.looked_at = ran_until
         if self._kill_untrusted(child, now):
             return
+        stands = ran_until - shared.turned_at > STILL_S and pulse.running != FOR_ALL
         for one in list(child.given.values()):
-            self._judge_job(child, one, ran_until)
+            if not stands or one.job.token == pulse.running:
+                self._judge_job(child, one, ran_until)
 
     # Jobs
 
@@ -91,19 +96,28 @@ class SharedWatch:
 
     # The loop
 
+    def _forgive(self, child: Child, shared: Shared, now: float) -> None:
+        """The loop stood still until now. That time counts for the job whose code ran, and for no other."""
+        still_s = now - shared.turned_at
+        if still_s > STILL_S and shared.blocker != FOR_ALL:
+            for one in child.given.values():
+                if one.job.token != shared.blocker:
+                    one.counted_from, one.moved = min(now, one.counted_from + still_s), min(now, one.moved + still_s)
+                    one.term_sent = None if one.term_sent is None else min(now, one.term_sent + still_s)
+
     def _judge_loop(self, child: Child, shared: Shared, token: int, now: float) -> None:
         """Kill a child whose loop stands still. Its death writes the stack of each thread."""
-        still_s = now - shared.turned_at
-        if still_s > 2 * TICK_S and shared.others_cpu_s is None:
+        still_s, shared.blocker = now - shared.turned_at, token
+        if still_s > STILL_S and shared.others_cpu_s is None:
             shared.others_cpu_s = linux.cpu_of_other_threads(child.pid)
-        if still_s < self._slots.config.block_s + TICK_S:
+        if still_s < self._slots.config.block_s + TICK_S or token == FOR_ALL:
             return
         if self._slots.report.owes_answer(child, token):  # The job waits for this worker, or for the database.
             shared.turned_at = now
             return
         one = child.given.get(token)
         busy_s = linux.cpu_of_other_threads(child.pid) - (shared.others_cpu_s or 0.0)
-        if one is not None and busy_s < still_s / 2:
+        if one is not None and busy_s < still_s / 2 and not linux.is_stopped(child.pid):
             beside = len(child.given) - 1
             error = f"it blocked the event loop that it shares with {beside} other jobs for {still_s:.1f} s"
             one.decide(Verdict(Outcome.CRASHED, error))

@@ -61,6 +61,8 @@ class Shared:
     """The CPU time of its other threads when the loop was first seen to stand still."""
     used_bytes: int = 0
     aborted_at: float | None = None
+    blocker: int = 0
+    """The token of the attempt whose code ran when the loop was last seen to stand still."""
     grower: int = 0
     """The token of the job that has made it grow beyond its limit, if that is known."""
     suspended: set[int] = field(default_factory=set)
