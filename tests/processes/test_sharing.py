@@ -297,7 +297,9 @@ def test_a_job_whose_process_dies_while_its_wait_is_written_begins_again_after_t
         os.kill(pid, signal.SIGKILL)
         assert worker.says("was killed by SIGKILL with 1 job in it")
     job.result(timeout=30)
-    assert len(notes.read_text().splitlines()) == 2, "it ran before its wait, and after it"
+    # Before its wait and after it; and once more if the statement gave up on the lock before it had written the wait.
+    assert len(notes.read_text().splitlines()) in (2, 3)
+    assert not CHARGED & {*outcomes(queue, job)}
 
 
 def test_a_job_that_shares_waits_in_steps_and_gives_its_seat_back(start, queue, go, tmp_path):
