@@ -37,12 +37,6 @@ async def guest(path: str = "") -> int:
     return os.getpid()
 
 
-@app.task(share=600, timeout="60s", max_attempts=9, backoff=0, name=guest.name + ".offender")
-async def alone(what: str) -> int:
-    await _harm(what)
-    return os.getpid()
-
-
 async def _spin() -> None:
     while True:
         try:
