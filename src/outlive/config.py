@@ -34,6 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grace_s: float = 25.0
     slots: int | None = None
     queues: tuple[str, ...] | None = None
+    labels: tuple[str, ...] = ()
     name: str | None = None
     service: str | None = None
     max_attempts: int = 5
@@ -276,6 +277,7 @@ def _count(key: str, value: object) -> int:
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "memory_bytes": validation.memory_bytes,
     **dict.fromkeys(("max_args_bytes", "max_result_bytes", "cache_bytes", "park_bytes"), validation.size_bytes),
+    "labels": validation.identifiers,
     "service": validation.identifier,
     "log_format": lambda key, value: validation.choice(key, value, "text", "json"),
     **dict.fromkeys(("log_level", "job_log_level"), lambda key, value: validation.choice(key, value, *_LEVELS)),

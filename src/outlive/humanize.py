@@ -10,6 +10,19 @@ RESTART = "restart workers that started before the task was added"
 """The usual cure where no active worker has a task."""
 RENAMED = "if the task was renamed, name the old one in was=… of the new one"
 
+
+def unserved(task: str, queue: str, lacking: Sequence[str] | None) -> tuple[str, str]:
+    """Why no active worker takes the jobs of a task, and what to do. `lacking` are labels that none of them has."""
+    if not lacking:
+        return f"no active worker has the task {task} and serves the queue {queue}", f"{RESTART}; {RENAMED}"
+    start = " ".join(f"--label {label}" for label in lacking)
+    return f"no active worker has {labelled(lacking)}, which the task {task} needs", f"start one with {start}"
+
+
+def labelled(labels: Sequence[str]) -> str:
+    return f"the label{'s' if len(labels) > 1 else ''} {' and '.join(labels)}"
+
+
 _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 

@@ -43,6 +43,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     recycle_after: RecycleAfter | None = None
     preload: bool = True
     share: int = 1
+    needs: tuple[str, ...] = ()
     backoff_s: float | tuple[float, ...] | None = None
     """A base that doubles up to the cap of the configuration, or all delays."""
     retry_on: tuple[type[BaseException], ...] = ()
@@ -186,6 +187,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a form asks for; None: not known."""
     share: int = 1
     """How many of its jobs run at once in one process, which has one slot."""
+    needs: tuple[str, ...] = ()
+    """The labels that a worker must have to run its jobs."""
 
 
 def task_row(
@@ -217,6 +220,7 @@ def task_row(
         priority=5 if policy.priority is None else policy.priority,
         signature=signature,
         share=policy.share,
+        needs=policy.needs,
     )
 
 

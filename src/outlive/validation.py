@@ -171,6 +171,10 @@ def names(name: str, value: object) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts)
 
 
+def identifiers(name: str, value: object) -> tuple[str, ...]:
+    return tuple(identifier(name, one) for one in names(name, value))
+
+
 def networks(name: str, value: object) -> tuple[str, ...]:
     """Addresses of machines, or networks such as 10.0.0.0/24."""
     import ipaddress  # Not at the top: few processes need it.

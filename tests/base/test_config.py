@@ -44,7 +44,7 @@ def test_the_app_beats_the_default_and_nothing_else():
 
 def test_an_app_can_give_every_setting_that_is_not_needed_before_its_import():
     in_code = {"database_url", *config.Settings.__annotations__}
-    needed_before = {"jobs_see_database_url", "job_log_level", "metrics_listen"}
+    needed_before = {"jobs_see_database_url", "job_log_level", "metrics_listen", "labels"}
     needed_before |= {key for key in config.KEYS if key.startswith("dashboard_")}
     assert in_code == {*config.KEYS} - needed_before
     with pytest.raises(ConfigError, match="set OUTLIVE_JOBS_SEE_DATABASE_URL"):

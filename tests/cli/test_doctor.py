@@ -293,7 +293,7 @@ def test_a_job_whose_task_no_worker_has_is_found(cli, queue):
     job = queue.make(queue="slow")
     queue.execute("update outlive.workers set queues = '{default}'")
     assert "no active worker has the task work and serves the queue slow: 1 job is ready" in findings(cli)
-    assert "no active worker has this task and serves this queue" in cli("show", job).out
+    assert "no active worker has the task work and serves the queue slow" in cli("show", job).out
     assert "no active worker has the task or serves the queue of: shop.gone, work; " + RESTART in cli("jobs").out
     assert judge_tasks([], []) is not None
 

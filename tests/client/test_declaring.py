@@ -258,6 +258,7 @@ def test_a_source_declared_twice_and_differently_is_refused():
         ({"memory": "much"}, "memory is 'much': it must be a size"),
         ({"name": ""}, "name is '': it must be 1 to 200 bytes"),
         ({"was": 3}, "was is 3: it must be a list of names"),
+        ({"needs": 3}, "needs is 3: it must be a list of names"),
         ({"priority": 10}, "priority is 10: it must be a whole number from 0 to 9"),
         ({"queue": ""}, "queue is '': it must be 1 to 200 bytes"),
         ({"source": "a\nb"}, "source is .*: it must be 1 to 200 bytes"),

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -19,8 +19,8 @@ import pytest
 
 from outlive import linux
 from outlive.config import Config
-from outlive.model import Claimed, Ended, Kept, Schedule, SourceLimits
-from outlive.protocol import Call, Progress, TaskFacts, read_tickets
+from outlive.model import Claimed, Ended, Kept
+from outlive.protocol import Call, Progress, Ready, read_tickets
 from outlive.states import Outcome
 from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts.leases import Leases
@@ -65,9 +65,7 @@ class Heard:
     def starting(self, job: Claimed) -> None: ...
     def slot_freed(self) -> None: ...
     def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(
-        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
-    ) -> None: ...
+    def app_imported(self, served: Collection[str], ready: Ready) -> None: ...
 
 
 @asynccontextmanager

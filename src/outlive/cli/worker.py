@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
 Queues = Annotated[str | None, typer.Option(help="Which queues to serve, separated by commas. Default: all.")]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="What this machine has, for tasks that need it. Give it once for each label."),
+]
 Batch = Annotated[bool, typer.Option("--batch", help="Stop when no job is left that can run now.")]
 MaxTasks = Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")]
 Name = Annotated[str | None, typer.Option(help="The name of this worker. Default: host name and pid.")]
@@ -38,6 +42,7 @@ def worker(
     target: Target,
     slots: Slots = None,
     queues: Queues = None,
+    label: Labels = None,
     name: Name = None,
     batch: Batch = False,
     max_tasks: MaxTasks = None,
@@ -50,7 +55,8 @@ def worker(
     Example: outlive worker shop.tasks:app --slots 8
     """
     logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
-    work(context, target, slots=slots, queues=queues, name=name, batch=batch, max_tasks=max_tasks, **logging)
+    own: dict[str, Any] = {"slots": slots, "queues": queues, "labels": label or None, "name": name}
+    work(context, target, batch=batch, max_tasks=max_tasks, **own, **logging)
 
 
 @command(app)
@@ -84,7 +90,7 @@ def work(
     dashboard: Callable[[str], None] | None = None,
     batch: bool = False,
     max_tasks: int | None = None,
-    **flags: int | str | None,
+    **flags: int | str | list[str] | None,
 ) -> None:
     """Run a worker until it is told to stop or has done its jobs; with a dashboard, bring the schema up to date."""
     from outlive.worker import supervisor

@@ -25,6 +25,7 @@ WORKERS = (
     Column("state", lambda row: text((row["state"], screen.WORKER_STYLES[row["state"]]))),
     Column("where", lambda row: text(f"{row['hostname']}, pid {row['pid']}"), shrink="fold", wide=True),
     Column("queues", lambda row: text(", ".join(row["queues"] or ["all"])), shrink="fold", wide=True),
+    Column("labels", lambda row: text(", ".join(row["labels"] or [])), shrink="fold", wide=True),
     Column("running", lambda row: text(facts.busy(row)), "right"),
     Column("memory", lambda row: text(size(row["memory_bytes"]) if row["memory_bytes"] else ""), "right", wide=True),
     Column("started", time_of("started_at"), wide=True),

@@ -41,6 +41,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     """False: each job gets a new interpreter, which imports the app itself, in place of a fork."""
     share: int
     """How many jobs of this task, an `async def`, run at once in one process, which takes one slot."""
+    needs: str | Sequence[str]
+    """The labels that a worker must have, all of them, to run its jobs: `outlive worker … --label gpu`."""
     source: Source | str
     """The outside service that its jobs call: a worker claims them only while the source's limits admit them."""
     backoff: policy.Backoff
@@ -62,16 +64,14 @@ class TaskOptions(policy.LimitOptions, total=False):
 
 OPTIONS: policy.Checks = {
     "name": ("name", validation.identifier),
-    "was": (
-        "was",
-        lambda name, value: tuple(validation.identifier(name, one) for one in validation.names(name, value)),
-    ),
+    "was": ("was", validation.identifiers),
     "queue": ("queue", validation.identifier),
     "priority": ("priority", policy.parse_priority),
     **policy.LIMITS,
     "recycle_after": ("recycle_after", policy.parse_recycle_after),
     "preload": ("preload", validation.flag),
     "share": ("share", lambda name, value: validation.count(name, value, most=policy.MAX_SHARE)),
+    "needs": ("needs", validation.identifiers),
     "source": ("source", lambda _, value: source_name(value)),
     "backoff": ("backoff_s", lambda _, value: policy.parse_backoff(value)),
     "retry_on": ("retry_on", validation.exceptions),

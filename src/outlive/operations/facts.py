@@ -13,7 +13,7 @@ import msgspec
 
 from outlive import program, references, timetable
 from outlive.errors import BadArguments
-from outlive.humanize import RESTART, counted, duration, moment, number, size
+from outlive.humanize import counted, duration, labelled, moment, number, size, unserved
 from outlive.states import State
 
 
@@ -53,6 +53,8 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     source: list[Part] = [", source ", Link(job["source"], "sources")] if job["source"] else []
     queue = Link(job["queue"], "jobs", query={"queue": job["queue"]})
     yield "queue", [queue, *source, f", priority {job['priority']}"]
+    if job["needs"]:
+        yield "needs", [f"a worker with {labelled(job['needs'])}"]
     if job["dedupe_key"]:
         yield "dedupe key", [job["dedupe_key"]]
     if job["queues"]:
@@ -76,7 +78,7 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     if job["deadline"]:
         yield "deadline", [job["deadline"]]
     if not job["served"]:
-        yield "waits", [f"no active worker has this task and serves this queue; {RESTART}"]
+        yield "waits", ["; ".join(unserved(job["task"], job["queue"], job["lacking"]))]
     if kind := job["paused"]:
         yield "waits", [f"its {kind} {job[kind]} is paused; {program.command(f'{kind}s resume {job[kind]}')}"]
     if job["state"] in (State.PENDING, State.RETRYABLE):

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from outlive import program, store
-from outlive.humanize import EXACT, RENAMED, RESTART, counted, duration, few, number, size
+from outlive.humanize import EXACT, counted, duration, few, number, size, unserved
 from outlive.operations.selection import Count
 
 OLDEST_POSTGRES = 14
@@ -260,12 +260,13 @@ def judge_tasks(lanes: Rows, workers: Rows) -> Iterator[Finding]:
     """Findings about jobs that no active worker can run."""
     if not any(worker["state"] == "active" for worker in workers):
         return  # That is a finding of its own.
-    unserved = store.unserved(lanes, workers)
-    for (task, queue), ready in unserved.most_common(MOST_NAMED):
-        what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
-        cure = f"{RESTART}, or start one whose app has it; {RENAMED}; {program.command('workers')}"
-        yield Finding("problem", what, cure, "jobs", {"task": task, "queue": queue})
-    if not unserved:
+    found = store.unserved(lanes, workers)
+    lacking = {lane["task"]: lane["lacking"] for lane in lanes}
+    for (task, queue), ready in found.most_common(MOST_NAMED):
+        what, cure = unserved(task, queue, lacking[task])
+        next = f"{cure}; {program.command('workers')}"
+        yield Finding("problem", f"{what}: {_are(ready, 'job')} ready", next, "jobs", {"task": task, "queue": queue})
+    if not found:
         yield Finding("fine", "every job that is ready has a worker with its task")
 
 

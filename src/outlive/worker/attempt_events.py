@@ -6,11 +6,11 @@ Slots and all below them know these methods and no service: a test may give them
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from outlive.model import Claimed, Ended, Schedule, SourceLimits
-from outlive.protocol import Call, Progress, TaskFacts
+from outlive.model import Claimed, Ended
+from outlive.protocol import Call, Progress, Ready
 from outlive.states import Outcome
 from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.children import Child
@@ -73,10 +73,8 @@ class AttemptEvents:
         calls = services.calls.pending_bytes + services.steps.pending_bytes
         return written_later + services.progress.pending_bytes + calls
 
-    def app_imported(
-        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
-    ) -> None:
-        self._services.registration.app_imported(tasks, sources, schedules)
+    def app_imported(self, served: Collection[str], ready: Ready) -> None:
+        self._services.registration.app_imported(served, ready)
         self._services.wake.notify()
 
     def trouble_changed(self, trouble: str | None) -> None:

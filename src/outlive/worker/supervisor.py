@@ -155,7 +155,7 @@ class Supervisor:
         )  # fmt: skip
         self._zygotes.open(app, services.slots)
         await self._register(services)
-        self._announce(services, tasks=len(app.tasks))
+        self._announce(services, tasks=len(services.slots.tasks))
         return services
 
     def _identity(self, config: Config) -> Identity:

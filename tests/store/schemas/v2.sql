@@ -285,7 +285,8 @@ create table if not exists outlive.workers (
   died_with int,  -- How many jobs it had then.
   told boolean not null default false,  -- A command was run for its death.
   reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
-  reload_error text  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
+  reload_error text,  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
+  labels text[]  -- What its machine has; it takes no job of a task that needs others.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 
@@ -348,7 +349,8 @@ create table if not exists outlive.tasks (
   function text,  -- Its function and the names of its parameters; null: not known.
   priority smallint,  -- That of its jobs, if they name none; null: not known yet.
   signature json,  -- The parameters of its function, for forms; null: not known.
-  share int  -- How many of its jobs run at once in one process, which has one slot; null: not known.
+  share int,  -- How many of its jobs run at once in one process, which has one slot; null: not known.
+  needs text[]  -- The labels that a worker must have to run its jobs.
 );
 create index if not exists tasks_that_expire on outlive.tasks (name)
   where expires_s is not null or deadline_s is not null;
@@ -1808,6 +1810,14 @@ begin
     return query select m.worker from outlive.missing_locks m;
   end if;
 end $$;
+
+create or replace function outlive.lacking(task text) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp
+-- The labels that a task needs, if no active worker has them all; else null.
+return (
+  select t.needs from outlive.tasks t
+  where t.name = lacking.task and t.needs <> '{}' and not exists (
+    select from outlive.workers k where k.state = 'active' and k.labels @> t.needs));
 
 -- Claims: how jobs that wait begin. Suspects do not wait in lanes: the statement claim_suspect claims them.
 --
@@ -5452,7 +5462,7 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   greatest(coalesce(r.slots, 0) - k.slots, 0)::bigint as claimed_ahead,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
   k.app, k.reload_requested_at,
-  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error
+  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error, k.labels
 from outlive.workers k
   left join (
     select n.worker, sum(n.jobs) as jobs, sum(ceil(n.jobs / coalesce(t.share, 1))) as slots
@@ -5905,17 +5915,18 @@ select s.name, s.value, s.attempt, s.took_s, s.at, s.supplied_by from outlive.st
 order by s.at, s.name;
 $statement$;
 
-create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "formerly" uuid default null)
+create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "labels" text[] default null, "formerly" uuid default null)
 returns void language sql as $statement$
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
-    heartbeat_s, renew_s, stale_s, dead_s, alerts)
+    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels)
   values ($1::uuid, $2::text, $3::text, $4::int, $5::text, $6::text[], $7::int,
     coalesce($8::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
     coalesce($9::double precision, 30), coalesce($10::double precision, 20),
-    coalesce($11::double precision, 60), coalesce($12::double precision, 120), $13::text[])
+    coalesce($11::double precision, 60), coalesce($12::double precision, 120), $13::text[],
+    $14::text[])
   on conflict (id) do nothing returning id)
-select outlive.take_back($14::uuid) from registered where $14::uuid is not null;
+select outlive.take_back($15::uuid) from registered where $15::uuid is not null;
 $statement$;
 
 create or replace function outlive.statement_tell_tasks("tasks" text[] default null, "app" text default null, "schedules" text[] default null, "worker" uuid default null)

@@ -58,7 +58,7 @@ grant execute on function outlive.now(), outlive.fingerprint(text, json), outliv
   outlive.waits_for(outlive.held),
   outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(), outlive.end_rates(),
   outlive.queue_rates(), outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
-  outlive.silent_workers()
+  outlive.silent_workers(), outlive.lacking(text)
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json), outlive.once(bigint, text, text)

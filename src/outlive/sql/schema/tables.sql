@@ -285,7 +285,8 @@ create table if not exists outlive.workers (
   died_with int,  -- How many jobs it had then.
   told boolean not null default false,  -- A command was run for its death.
   reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
-  reload_error text  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
+  reload_error text,  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
+  labels text[]  -- What its machine has; it takes no job of a task that needs others.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 
@@ -348,7 +349,8 @@ create table if not exists outlive.tasks (
   function text,  -- Its function and the names of its parameters; null: not known.
   priority smallint,  -- That of its jobs, if they name none; null: not known yet.
   signature json,  -- The parameters of its function, for forms; null: not known.
-  share int  -- How many of its jobs run at once in one process, which has one slot; null: not known.
+  share int,  -- How many of its jobs run at once in one process, which has one slot; null: not known.
+  needs text[]  -- The labels that a worker must have to run its jobs.
 );
 create index if not exists tasks_that_expire on outlive.tasks (name)
   where expires_s is not null or deadline_s is not null;

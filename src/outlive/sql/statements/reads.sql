@@ -30,6 +30,8 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
       and (w.queues is null or s.queue = any(w.queues))) as served,
+  (select nullif(t.needs, '{}') from outlive.tasks t where t.name = s.task) as needs,
+  outlive.lacking(s.task) as lacking,
   case when s.status in ('pending', 'retryable') then case
     when exists (select from outlive.queues u where u.name = s.queue and u.paused_at is not null) then 'queue'
     when exists (select from outlive.source_health u where u.name = s.source and u.paused) then 'source'
@@ -114,14 +116,14 @@ order by s.task;
 
 -- name: unserved_lanes
 -- The tasks and queues of all jobs that wait while active workers exist and none of them has the task and serves
--- the queue: a loose index scan, one step for each source and task of a queue.
+-- the queue, and the labels that they lack: a loose index scan, one step for each source and task of a queue.
 with recursive lane as (
   (select w.queue, w.source, w.task from outlive.waiting w order by w.queue, w.source, w.task limit 1)
   union all
   select n.* from lane l, lateral (
     select w.queue, w.source, w.task from outlive.waiting w
     where (w.queue, w.source, w.task) > (l.queue, l.source, l.task) order by w.queue, w.source, w.task limit 1) n)
-select distinct l.task, l.queue from lane l
+select distinct l.task, l.queue, outlive.lacking(l.task) from lane l
 where exists (select from outlive.workers k where k.state = 'active') and not exists (
   select from outlive.workers k
   where k.state = 'active' and (k.tasks is null or l.task = any(k.tasks))
@@ -175,7 +177,7 @@ order by r.started_at limit :limit::int;
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
   busy_slots, claimed_ahead, trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at,
-  reload_error
+  reload_error, labels
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
@@ -224,7 +226,8 @@ select t.name, t.queue, t.priority, t.signature from outlive.tasks t where t.nam
 -- name: list_lanes
 -- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
 select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready,
-  case when l.ready > 0 then l.oldest_ready_at end as oldest_ready_at, l.estimated
+  case when l.ready > 0 then l.oldest_ready_at end as oldest_ready_at, l.estimated,
+  outlive.lacking(l.task) as lacking
 from outlive.count_lanes() l
 order by l.ready desc, l.pending + l.retryable desc, 1, 2, 3, 4 limit :limit::int;
 

@@ -8,19 +8,19 @@
 insert into outlive.tasks (
   name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
   keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, deadline_s, on_failed, function, priority,
-  signature, share, updated_at)
+  signature, share, needs, updated_at)
 select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
   p.backoff_s, p.keep_finished_s, p.app_keep_finished_s, p.app_keep_failed_s, p.expires_s, p.deadline_s,
-  p.on_failed, p.function, p.priority, p.signature, p.share, outlive.now()
+  p.on_failed, p.function, p.priority, p.signature, p.share, p.needs, outlive.now()
 from json_populate_recordset(null::outlive.tasks, :policies::json) p order by p.name
 on conflict (name) do update set
   (queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
    keep_finished_s, app_keep_finished_s, app_keep_failed_s, expires_s, deadline_s, on_failed, function, priority,
-   signature, share, updated_at) =
+   signature, share, needs, updated_at) =
   (excluded.queue, excluded.source, excluded.max_attempts, excluded.max_crashes, excluded.max_losses,
    excluded.on_worker_death, excluded.quarantine_by, excluded.backoff_s, excluded.keep_finished_s,
    excluded.app_keep_finished_s, excluded.app_keep_failed_s, excluded.expires_s, excluded.deadline_s,
-   excluded.on_failed, excluded.function, excluded.priority, excluded.signature, excluded.share,
+   excluded.on_failed, excluded.function, excluded.priority, excluded.signature, excluded.share, excluded.needs,
    excluded.updated_at);
 
 -- name: register_worker
@@ -29,11 +29,12 @@ on conflict (name) do update set
 -- returns void
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
-    heartbeat_s, renew_s, stale_s, dead_s, alerts)
+    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
     coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
     coalesce(:heartbeat_s::double precision, 30), coalesce(:renew_s::double precision, 20),
-    coalesce(:stale_s::double precision, 60), coalesce(:dead_s::double precision, 120), :alerts::text[])
+    coalesce(:stale_s::double precision, 60), coalesce(:dead_s::double precision, 120), :alerts::text[],
+    :labels::text[])
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 

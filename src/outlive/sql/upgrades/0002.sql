@@ -29,7 +29,7 @@ alter table outlive.workers add column missed_at timestamptz, add column stop_re
   add column schedules text[], add column heartbeat_s double precision, add column renew_s double precision,
   add column stale_s double precision, add column dead_s double precision, add column alerts text[],
   add column died_of text, add column died_with int, add column told boolean,
-  add column reload_requested_at timestamptz, add column reload_error text;
+  add column reload_requested_at timestamptz, add column reload_error text, add column labels text[];
 alter table outlive.workers alter column secret set default gen_random_uuid(),
   alter column heartbeat_s set default 30, alter column renew_s set default 20,
   alter column stale_s set default 60, alter column dead_s set default 120, alter column told set default false;
@@ -43,7 +43,8 @@ alter table outlive.tasks add column keep_finished_s double precision check (kee
   add column app_keep_finished_s double precision, add column app_keep_failed_s double precision,
   add column expires_s double precision check (expires_s > 0),
   add column deadline_s double precision check (deadline_s > 0), add column on_failed jsonb,
-  add column function text, add column priority smallint, add column signature json, add column share int;
+  add column function text, add column priority smallint, add column signature json, add column share int,
+  add column needs text[];
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from uuid import UUID, uuid4
@@ -23,10 +23,10 @@ import psycopg
 from outlive import store
 from outlive.config import Config
 from outlive.errors import ConfigError
-from outlive.humanize import few
+from outlive.humanize import counted, few
 from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
-from outlive.protocol import TaskFacts
+from outlive.protocol import Ready, TaskFacts
 from outlive.statement import Statement
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.loops import wait
@@ -78,6 +78,8 @@ class Registration:
         self._me, self._app, self._config, self._session = me, config.service or full_name(target), config, session
         self._schedules = schedules
         self._tasks: Mapping[str, TaskFacts] = {}
+        self._served: Collection[str] = ()
+        """Those that need no label that this worker lacks."""
         self._sources: Sequence[SourceLimits] = ()
         self._to_declare: Sequence[Schedule] = ()
         self._declared: Sequence[Schedule] | None = None
@@ -85,12 +87,13 @@ class Registration:
         self._locked: list[str] = []
         self._known_rivals: set[str] = set()
 
-    def app_imported(
-        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
-    ) -> None:
-        self._tasks, self._sources, self._to_declare = tasks, sources, schedules
+    def app_imported(self, served: Collection[str], ready: Ready) -> None:
+        self._tasks, self._served = {one.limits.name: one for one in ready.tasks}, served
+        self._sources, self._to_declare = ready.sources, ready.schedules
+        if left := len(self._tasks) - len(served):
+            _log.info("%s labels that this worker does not have", counted(left, "task needs", "tasks need"))
         if self._me.formerly is not None and self._declared is None:
-            self._declared = schedules  # It has declared them under its former id.
+            self._declared = ready.schedules  # It has declared them under its former id.
         self._due.set()
 
     async def register_worker(self) -> None:
@@ -113,7 +116,7 @@ class Registration:
         await self._tell_rivals()
         await run(store.register_tasks(facts.limits for facts in tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
-        await run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
+        await run(store.tell_tasks(self._me.id, self._served, app=self._app, schedules=names))
         locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
         if not await self._declare_schedules():
             locked.append("schedules")

@@ -122,10 +122,11 @@ class Slots:
 
     def app_imported(self, ready: Ready) -> None:
         """The app was imported or reloaded."""
-        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        labels = {*self.config.labels}
+        self.tasks = {one.limits.name: one for one in ready.tasks if labels >= {*one.limits.needs}}
         for one in self.withdraw(lambda one: one.job.task not in self.tasks):
             self.release(one.job, *NO_TASK)
-        self.report.app_imported(self.tasks, ready.sources, ready.schedules)
+        self.report.app_imported(self.tasks, ready)
 
     def resize(self, size: int) -> None:
         """Have other slots. If they are fewer than jobs run, none begins until enough of these have ended."""

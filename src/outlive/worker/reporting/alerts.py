@@ -19,7 +19,7 @@ import msgspec
 
 from outlive import linux, store
 from outlive.config import Config
-from outlive.humanize import RENAMED, RESTART, short_id
+from outlive.humanize import short_id, unserved
 from outlive.metrics.tallies import bounded
 from outlive.worker.session import Session
 
@@ -171,11 +171,10 @@ class Announcements:
 
     async def unserved(self) -> None:
         """Tasks whose jobs wait although no active worker has them, each once while that lasts."""
-        found = {(task, queue) for task, queue in await self._session.run(store.unserved_lanes())}
-        for task, queue in sorted(found - self._unserved)[:MOST_UNSERVED]:
-            what = "jobs wait, and no active worker has the task %s and serves the queue %s: %s; %s"
-            _worker_log.warning(what, task, queue, RESTART, RENAMED)
-        self._unserved = found
+        found = {(task, queue): lacking for task, queue, lacking in await self._session.run(store.unserved_lanes())}
+        for lane in sorted(found.keys() - self._unserved)[:MOST_UNSERVED]:
+            _worker_log.warning("jobs wait, and %s: %s", *unserved(*lane, found[lane]))
+        self._unserved = set(found)
 
     async def crashing_tasks(self) -> None:
         command = self._config.on_quarantine

@@ -21,8 +21,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         take_backend(parser)
         for option in _options():
-            kind: dict[str, Any] = {"action": "store_true"} if option.is_flag else {}
-            parser.add_argument(option.opts[0], dest=option.name, help=option.help, **kind)
+            action = "store_true" if option.is_flag else "append" if option.multiple else "store"
+            parser.add_argument(option.opts[0], dest=option.name, help=option.help, action=action)
         parser.add_argument("--exclude-queues", help="Which of QUEUES not to serve, separated by commas.")
         parser.add_argument(
             "--noreload", action="store_true", help="Don't reload the code when it changes, with DEBUG."
@@ -70,6 +70,8 @@ def _options() -> list[Any]:
 
 def _words(flag: str, value: object) -> list[str]:
     """An option as it is typed."""
+    if isinstance(value, list):
+        return [word for one in value for word in _words(flag, one)]
     if value is None or value is False:
         return []
     return [flag] if value is True else [flag, str(value)]

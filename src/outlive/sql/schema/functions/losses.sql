@@ -172,3 +172,11 @@ begin
     return query select m.worker from outlive.missing_locks m;
   end if;
 end $$;
+
+create or replace function outlive.lacking(task text) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp
+-- The labels that a task needs, if no active worker has them all; else null.
+return (
+  select t.needs from outlive.tasks t
+  where t.name = lacking.task and t.needs <> '{}' and not exists (
+    select from outlive.workers k where k.state = 'active' and k.labels @> t.needs));
