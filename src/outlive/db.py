@@ -91,9 +91,10 @@ LIVENESS = Purpose(
     # A database whose sessions are read-only by default still learns who is alive: the disk may be full, and every
     # worker would be declared dead when it can be written again.
     "set default_transaction_read_only = off; "
-    f"{_limited(lock_s=0, statement_s=0)}",
+    f"{_limited(lock_s=0.2, statement_s=10)}",
 )
-"""The session whose lock shows that a worker is alive. The server never ends it."""
+"""The session whose lock shows that a worker is alive, and which listens. The server never ends it. It delivers no
+notification while a statement runs: one that takes long lets jobs that are enqueued meanwhile begin late."""
 
 _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
 _NO_RIGHT = "42501"

@@ -44,8 +44,7 @@ def test_the_pages_say_how_many_connections_a_worker_has_at_most():
         me, config.Config(), "", zygotes, alerts, {},
         on_declared_dead=lambda: None, on_drain=lambda: None, on_reload=lambda: None,
     )  # fmt: skip
-    most = len(services.sessions) + 1  # The sessions, and the connection that shows its life.
-    always, scraped = 3, 1
+    most, always, scraped = len(services.sessions), 3, 1
     sizes = ROOT / "docs" / "how-to" / "size.md"
     assert f"{most} per worker at most" in read(sizes)
     for page in (sizes, ROOT / "docs" / "how-to" / "deploy.md", ROOT / "ARCHITECTURE.md"):

@@ -63,22 +63,23 @@ class Services:
     ) -> None:
         self.me, self.config, self.alerts = me, config, alerts
         hot = self._hot = Session(url, db.CLAIMS)
-        session = self._session = Session(url)
-        firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
+        self.liveness = Liveness(me.id, url, self._notified)
+        live = self.liveness.session
+        session, firing, scraped = Session(url), Session(url, db.FIRINGS), Session(url, db.METRICS)
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, url, leases, wake)
         self.sources = SourceOutcomes(hot)
-        self.steps = StepWriter(me.id, stepping := Session(url))
+        self.steps = StepWriter(me.id, steps := Session(url))
         self.progress = ProgressWriter(me.id, session, outbox, self.steps)
-        self.end_lines = EndLines(me.id, session)
-        self.completions = Completions(me.id, session, leases=leases, outbox=outbox, lease_s=config.lease_s)
+        self.end_lines = EndLines(me.id, live)
+        self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
         self.heartbeat = Heartbeat(
-            me.id, session, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
+            me.id, live, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
             on_reload=on_reload, on_set=self._set, reload_error=lambda: zygotes.reload_error,
         )  # fmt: skip
         self.schedules = Schedules(session, firing)
@@ -88,20 +89,17 @@ class Services:
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
-        self.waits = Waits(me.id, config, session, slots=slots, progress=self.progress, wake=wake)
-        self.calls = JobCalls(url, self.waits)
-        self.liveness = Liveness(me.id, url, self._notified)
+        self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
+        calls = self.calls = JobCalls(url, self.waits)
         self.watch = Watch(slots, leases)
-        self.taking_back = TakingBack(me.id, session, leases)
-        self.renewal = Renewal(
-            me.id, config, session, slots=slots, leases=leases, outbox=outbox, progress=self.progress
-        )
-        self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
-        self.followed_output = FollowedOutput(me.id, session, slots=slots, wake=wake)
-        self.begun_marks = BegunMarks(me.id, session, slots)
-        self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.choice.suspect, wake=wake)
-        self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run, lambda: db.named(url))
-        self.sessions = (hot, session, firing, stepping, *outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
+        self.taking_back = TakingBack(me.id, live, leases)
+        self.renewal = Renewal(me.id, config, live, slots=slots, leases=leases, outbox=outbox, progress=self.progress)
+        self.cancels = Cancels(me.id, live, slots=slots, watch=self.watch, wake=wake)
+        self.followed_output = FollowedOutput(me.id, live, slots=slots, wake=wake)
+        self.begun_marks = BegunMarks(me.id, live, slots)
+        self.suspects = Suspects(me.id, config, live, slots=slots, claim=self.claims.choice.suspect, wake=wake)
+        self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
+        self.sessions = (hot, live, session, firing, steps, scraped, *outbox.slow.pool.sessions, *calls.pool.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -185,7 +183,7 @@ class Services:
     @property
     def answers(self) -> int:
         """Grows while the database answers."""
-        return self._session.answers + self._hot.answers
+        return sum(session.answers for session in self.sessions)
 
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(
@@ -197,11 +195,11 @@ class Services:
         """Cut the connections under statements that get no answer. The one that shows this worker's life stays: others
         must not declare it dead before it has said goodbye."""
         for session in self.sessions:
-            session.hang_up()
+            if session is not self.liveness.session:
+                session.hang_up()
 
     async def close(self) -> None:
         self.end_lines.flush()
-        self.liveness.hang_up()
         await self.liveness.close()
         await self.metrics.close()
         for session in self.sessions:

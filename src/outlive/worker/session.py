@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -30,8 +30,16 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Session:
-    def __init__(self, url: str, purpose: db.Purpose = db.SERVICE) -> None:
-        self.url, self._purpose = url, purpose
+    def __init__(
+        self,
+        url: str,
+        purpose: db.Purpose = db.SERVICE,
+        *,
+        on_open: Callable[[db.AsyncConnection], Awaitable[None]] | None = None,
+        on_idle: Callable[[db.AsyncConnection], None] = lambda _: None,
+    ) -> None:
+        """`on_open` has each new connection first, and `on_idle` has it when no statement is under way any more."""
+        self.url, self._purpose, self._on_open, self._on_idle = url, purpose, on_open, on_idle
         self.generation = 0
         """Counts the connections made: what was seen on one proves nothing on the next."""
         self.answers = 0
@@ -61,7 +69,18 @@ class Session:
             self.generation += 1
             self._connected_at = time.monotonic()
             self._outage.over()
+            if self._on_open is not None:
+                try:
+                    await self._on_open(self._connection)
+                except BaseException:
+                    await self._connection.close()
+                    raise
         return self._connection
+
+    async def open(self) -> None:
+        """Connect, if there is no connection."""
+        async with self._lock:
+            self._on_idle(await self.connect())
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._counting_failures(statement.name) as connection:
@@ -86,6 +105,8 @@ class Session:
                 if db.read_only(error) or self._fails_repeatedly(statement, error):
                     await connection.close()
                 raise
+            finally:
+                self._on_idle(connection)
             self._failures.pop(statement, None)
             self.answers += 1
             self.answered_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""How a worker shows that it lives: by a connection that only listens and holds a lock, and by a heartbeat.
+"""How a worker shows that it lives: by a connection that holds a lock and listens, and by a heartbeat.
 
 The server releases the lock within milliseconds when this process dies, whatever killed it. A worker that loses the
-session without dying (the server restarted, an operator ended a backend) opens a new one at once.
+connection without dying (the server restarted, an operator ended a backend) makes a new one at once.
 
 The heartbeat says the same where no lock can, and more: whether this worker drains, why it can't begin jobs, whether
 its last reload failed, and how much memory it uses. Its answer says whether an operator wants the worker to drain or to
@@ -42,45 +42,74 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Liveness:
+    """The session that holds the lock and listens. Services run their short statements on it: one that finds the
+    connection broken makes the next one, and with it takes the lock again."""
+
     def __init__(self, worker: UUID, url: str, notify: Callable[[str], None]) -> None:
         self._worker, self._notify = worker, notify
-        self._session = Session(url, db.LIVENESS)
-        self._shown = self._warned = False
+        self.session = Session(url, db.LIVENESS, on_open=self._show, on_idle=self._listen)
+        self._lost = asyncio.Event()
+        self._listens_on: int | None = None
+        self._warned = False
 
     async def show(self) -> None:
-        """Open a session and take the lock in it, before the first claim."""
-        self._shown = False
-        await self.close()
-        await asyncio.to_thread(embedded.repair, self._session.url)  # An embedded server has no other guard.
-        connection = await self._session.connect()
-        if not connection.pooled:
-            while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
-                pass
-        elif not self._warned:
-            self._warned = True
-            _log.warning(BEHIND_A_POOLER)
-        self._shown = True
+        """Connect and take the lock, before the first claim."""
+        await asyncio.to_thread(embedded.repair, self.session.url)  # An embedded server has no other guard.
+        await self.session.open()
 
     async def run_once(self) -> None:
-        """Hold the lock, and listen for notifications of enqueue, as long as the session lasts."""
-        if not self._shown:
-            await self.show()
-        connection = await self._session.connect()
-        self._shown = False  # However this ends, the next run needs a new session.
-        await connection.execute("listen outlive")
-        self._notify("")  # For what was enqueued before this session listened.
-        try:
-            async for notification in connection.notifies():
-                self._notify(notification.payload)
-        except psycopg.OperationalError as error:
-            # No pause: without a new session, other workers declare this one dead in half a second.
-            self._session.note_loss(error)
+        """Hold the lock as long as the connection lasts. There is no pause after that: without another one, other
+        workers declare this one dead in half a second."""
+        self._lost.clear()
+        await self.show()
+        await self._lost.wait()
 
-    def hang_up(self) -> None:
-        self._session.hang_up()
+    async def _show(self, connection: db.AsyncConnection) -> None:
+        connection.add_notify_handler(lambda one: self._notify(one.payload))
+        if connection.pooled:
+            if not self._warned:
+                _log.warning(BEHIND_A_POOLER)
+            self._warned = True
+            return
+        while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
+            pass
+        await connection.execute("listen outlive")
+        self._notify("")  # For what was enqueued before this connection listened.
+
+    def _listen(self, connection: db.AsyncConnection) -> None:
+        """Wait for notifications until the next statement, in which the driver waits for both. To wait for them with
+        the driver would wake this process ten times per second."""
+        if connection.closed:
+            self._lost.set()
+            return
+        self._listens_on = connection.fileno()
+        asyncio.get_running_loop().add_reader(self._listens_on, self._read, connection)
+        _heed(connection)  # Those that came with the answer to the last statement.
+
+    def _read(self, connection: db.AsyncConnection) -> None:
+        try:
+            connection.pgconn.consume_input()
+            _heed(connection)
+        except psycopg.OperationalError as error:
+            self.session.note_loss(error)
+        if connection.closed:
+            self._hear_no_more()
+            self._lost.set()
+
+    def _hear_no_more(self) -> None:
+        if self._listens_on is not None:
+            asyncio.get_running_loop().remove_reader(self._listens_on)
+            self._listens_on = None
 
     async def close(self) -> None:
-        await self._session.close()
+        self.session.hang_up()
+        self._hear_no_more()
+        await self.session.close()
+
+
+def _heed(connection: db.AsyncConnection) -> None:
+    while (one := connection.pgconn.notifies()) and (handle := connection.pgconn.notify_handler):
+        handle(one)
 
 
 class Heartbeat:
