@@ -56,6 +56,7 @@ def test_jobs_are_counted_by_state_and_by_queue(queue):
             ("outlive_queue_ready_jobs", "default"): 2,
             ("outlive_queue_running_jobs", "default"): 1,
             ("outlive_queue_oldest_ready_seconds", "default"): 90,
+            ("outlive_queue_wanted_slots", "default"): 2,
             ("outlive_queue_waiting_jobs", "night"): 1,
             ("outlive_queue_paused", "night"): 1,
             ("outlive_queue_paused_seconds", "night"): 90,

@@ -32,7 +32,7 @@ VIEWS = {
         "queue_states",
         "source_health",
     ),
-    *("schedule_states", "batch_states", "metrics"),
+    *("schedule_states", "batch_states", "metrics", "scaling"),
 }
 PROTOCOL = {
     "register",
@@ -51,7 +51,7 @@ FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
-        *("count_held", "queue_rates", "watch", "silent_workers", "waits_for", "lacking"),
+        *("count_held", "queue_rates", "watch", "silent_workers", "waits_for", "lacking", "count_ready"),
     },
     "outlive_job": {"complete", "once"},
     "outlive_protocol": PROTOCOL,
@@ -159,7 +159,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lenders = (
         *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete", "once", "send"),
         *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "queue_rates"),
-        *("watch", "silent_workers", "lacking"),
+        *("watch", "silent_workers", "lacking", "count_ready"),
         *PROTOCOL,
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}

@@ -107,6 +107,13 @@ OF_DATABASE = (
     _gauge("queue_paused", "1 if an operator has paused the queue, else 0.", "queue"),
     _gauge("queue_paused_seconds", "For how long the queue is paused; 0 if it is not.", "queue"),
     _gauge("queue_workers", "Active workers that serve the queue.", "queue"),
+    _gauge("queue_slots", "Slots of the active workers that serve the queue and have what its tasks need.", "queue"),
+    _gauge("queue_busy_slots", "Slots in which jobs of the queue run, except those of workers that drain.", "queue"),
+    _gauge(
+        "queue_wanted_slots",
+        "Slots that would be busy if the ready jobs ran too; some 5,000 ready jobs are counted in all.",
+        "queue",
+    ),
     _gauge("stuck_jobs", "Running jobs whose lease has expired and that no reaper has ended yet."),
     _gauge("suspect_jobs", "Jobs that have lost several workers and will run alone."),
     _gauge(

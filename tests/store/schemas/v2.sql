@@ -4634,6 +4634,7 @@ $$;
 --     exact_up_to     how many rows of a lane are counted
 --     sample_pages    which pages of a table are read for an estimate
 --     count_lanes     the jobs that wait, by lane and priority
+--     count_ready     the jobs among these that could run now, for autoscalers: quick, and up to a bound
 --     count_held      the jobs that are held, by state, queue, source and task
 --     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
 --     count_jobs      all jobs, likewise
@@ -4714,6 +4715,29 @@ begin
     cross join lateral (
       select case when l.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end as jobs,
         case when f.large then greatest(f.jobs, l.retryable::bigint) else coalesce(f.jobs, 0) end as retryable) n;
+end $$;
+
+create or replace function outlive.count_ready()
+returns table (queue text, source text, task text, jobs bigint, oldest_at timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that could run now, by queue, source and task. Some 5,000 are counted in all, and at least 10 of each
+-- lane: an autoscaler needs no more.
+#variable_conflict use_column
+declare
+  present timestamptz := outlive.now();
+begin
+  return query
+  with lane as materialized (
+    select l.*, greatest(10, 5000 / count(*) over ()) as bound from outlive.waiting_lanes() l)
+  select l.queue, l.source, l.task, sum(c.jobs)::bigint, min(c.oldest_at)
+  from lane l cross join lateral (
+    select count(*) as jobs, min(w.ready_at) as oldest_at from (
+      select t.ready_at from outlive.waiting t
+      where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+        and t.ready_at <= present
+      order by t.ready_at limit l.bound) w) c
+  where c.jobs > 0 group by 1, 2, 3;
 end $$;
 
 create or replace function outlive.count_held()
@@ -5529,6 +5553,41 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
 
+-- What an autoscaler asks for, in milliseconds however many jobs wait: for each queue, and the labels that tasks
+-- need, how many jobs could run now, for how long the oldest could, how many slots are busy, how many there would
+-- be if the ready jobs ran too, and how many slots the active workers have that could run them. Paused queues and
+-- sources have no ready jobs. Jobs beyond all slots of a worker wait in it, and take none.
+create view outlive.scaling as
+with ready as materialized (
+  select n.queue, coalesce(t.needs, '{}') as needs, n.jobs, ceil(n.jobs / coalesce(t.share, 1)::numeric) as slots,
+    n.oldest_at
+  from outlive.count_ready() n left join outlive.tasks t on t.name = n.task
+  where not exists (select from outlive.queues q where q.name = n.queue and q.paused_at is not null)
+    and not exists (select from outlive.source_health s where s.name = n.source and s.paused)),
+taken as materialized (
+  select n.queue, coalesce(t.needs, '{}') as needs, ceil(n.jobs / coalesce(t.share, 1)) as slots,
+    k.slots / sum(ceil(n.jobs / coalesce(t.share, 1))) over (partition by n.worker) as room
+  from (select worker, queue, task, count(*)::numeric as jobs from outlive.running group by 1, 2, 3) n
+    join outlive.workers k on k.id = n.worker and k.state in ('active', 'stale')
+    left join outlive.tasks t on t.name = n.task),
+place as (
+  select p.queue, p.needs, sum(p.ready)::bigint as ready, min(p.oldest_at) as oldest_at,
+    ceil(sum(p.busy))::int as busy_slots, ceil(sum(p.busy + p.wanted))::int as wanted_slots
+  from (
+    select queue, needs, jobs as ready, oldest_at, 0 as busy, slots as wanted from ready
+    union all
+    select queue, needs, 0, null, slots * least(1, room), 0 from taken
+    union all
+    select queue, coalesce(needs, '{}'), 0, null, 0, 0 from outlive.tasks) p
+  group by p.queue, p.needs)
+select p.queue, p.needs, p.ready,
+  coalesce(greatest(0, extract(epoch from outlive.now() - p.oldest_at)), 0)::double precision as oldest_ready_s,
+  p.busy_slots, p.wanted_slots, coalesce(k.slots, 0)::int as slots, k.workers::int as workers
+from place p cross join lateral (
+  select sum(k.slots) as slots, count(*) as workers from outlive.workers k
+  where k.state = 'active' and (k.queues is null or p.queue = any(k.queues))
+    and coalesce(k.labels, '{}') @> p.needs) k;
+
 -- The figures that describe the whole database, as Prometheus wants them: the name of the metric without
 -- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted by
 -- the functions in counts.sql. Labels are bounded: beyond 200 queues the emptiest are summed up as `other`, and of
@@ -5545,11 +5604,14 @@ live as materialized (
   select h.state, h.queue, h.jobs, case when h.why = 'suspect' then h.jobs else 0 end from outlive.count_held() h),
 active as materialized (
   select k.queues from outlive.worker_states k where k.state = 'active'),
+scaled as materialized (
+  select s.queue, max(s.slots) as slots, sum(s.busy_slots) as busy, sum(s.wanted_slots) as wanted
+  from outlive.scaling s group by s.queue),
 queue as (
   select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
       then c.name else 'other' end as name,
     sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
-    min(c.paused_at) as paused_at,
+    min(c.paused_at) as paused_at, max(s.slots) as slots, max(s.busy) as busy, max(s.wanted) as wanted,
     (select count(*) from active k where k.queues is null or c.name = any(k.queues)) as workers
   from (
     select queue as name, pending + retryable as waiting, ready, 0 as running, oldest,
@@ -5562,6 +5624,7 @@ queue as (
     select name, 0, 0, 0, null, paused_at from outlive.queues
     union all
     select queue, 0, 0, 0, null, null from outlive.tasks group by queue) c
+    left join scaled s on s.queue = c.name
   group by c.name),
 source as (
   select s.* from outlive.source_health s order by s.paused desc, s.breaker <> 'closed' desc, s.name limit 200),
@@ -5587,7 +5650,8 @@ select 'suspect_jobs', '', coalesce(sum(odd), 0) from live where state <> 'runni
 union all
 select n.name, q.name, n.value from (
   select name, sum(waiting) as waiting, sum(ready) as ready, sum(running) as running, min(oldest) as oldest,
-    min(paused_at) as paused_at, min(workers) as workers
+    min(paused_at) as paused_at, min(workers) as workers, min(slots) as slots, sum(busy) as busy,
+    sum(wanted) as wanted
   from queue group by name) q, lateral (values
   ('queue_waiting_jobs', q.waiting),
   ('queue_ready_jobs', q.ready),
@@ -5595,7 +5659,10 @@ select n.name, q.name, n.value from (
   ('queue_oldest_ready_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.oldest)), 0)),
   ('queue_paused', (q.paused_at is not null)::int),
   ('queue_paused_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.paused_at)), 0)),
-  ('queue_workers', q.workers)) n(name, value)
+  ('queue_workers', q.workers),
+  ('queue_slots', coalesce(q.slots, 0)),
+  ('queue_busy_slots', coalesce(q.busy, 0)),
+  ('queue_wanted_slots', coalesce(q.wanted, 0))) n(name, value)
 union all
 select 'workers', k.state, count(*) from outlive.worker_states k group by k.state
 union all

@@ -52,13 +52,13 @@ grant execute on function outlive.send(uuid, text, json) to outlive_enqueue;
 grant select on
   outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.unmet_jobs, outlive.killers,
   outlive.worker_states, outlive.queue_states, outlive.source_health, outlive.schedule_states,
-  outlive.batch_states, outlive.audit, outlive.metrics
+  outlive.batch_states, outlive.audit, outlive.metrics, outlive.scaling
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.waits_for(outlive.held),
   outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(), outlive.end_rates(),
   outlive.queue_rates(), outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
-  outlive.silent_workers(), outlive.lacking(text)
+  outlive.silent_workers(), outlive.lacking(text), outlive.count_ready()
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json), outlive.once(bigint, text, text)

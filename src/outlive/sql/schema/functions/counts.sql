@@ -4,6 +4,7 @@
 --     exact_up_to     how many rows of a lane are counted
 --     sample_pages    which pages of a table are read for an estimate
 --     count_lanes     the jobs that wait, by lane and priority
+--     count_ready     the jobs among these that could run now, for autoscalers: quick, and up to a bound
 --     count_held      the jobs that are held, by state, queue, source and task
 --     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
 --     count_jobs      all jobs, likewise
@@ -84,6 +85,29 @@ begin
     cross join lateral (
       select case when l.large then greatest(l.jobs, l.sampled::bigint) else l.jobs end as jobs,
         case when f.large then greatest(f.jobs, l.retryable::bigint) else coalesce(f.jobs, 0) end as retryable) n;
+end $$;
+
+create or replace function outlive.count_ready()
+returns table (queue text, source text, task text, jobs bigint, oldest_at timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+-- The jobs that could run now, by queue, source and task. Some 5,000 are counted in all, and at least 10 of each
+-- lane: an autoscaler needs no more.
+#variable_conflict use_column
+declare
+  present timestamptz := outlive.now();
+begin
+  return query
+  with lane as materialized (
+    select l.*, greatest(10, 5000 / count(*) over ()) as bound from outlive.waiting_lanes() l)
+  select l.queue, l.source, l.task, sum(c.jobs)::bigint, min(c.oldest_at)
+  from lane l cross join lateral (
+    select count(*) as jobs, min(w.ready_at) as oldest_at from (
+      select t.ready_at from outlive.waiting t
+      where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
+        and t.ready_at <= present
+      order by t.ready_at limit l.bound) w) c
+  where c.jobs > 0 group by 1, 2, 3;
 end $$;
 
 create or replace function outlive.count_held()
