@@ -76,7 +76,7 @@ class Worker:
         """Wait until the worker has started."""
 
         def has_started() -> bool:
-            assert self.process.poll() is None, self.log()
+            assert (code := self.process.poll()) is None, f"exit code {code}: {self.log()}"
             return " started" in self.log()
 
         eventually(has_started, within_s=30, what="the worker starts")

@@ -8,7 +8,7 @@ import pytest
 from outlive import BatchCounts
 from tests import faults
 from tests.driving.batches import TARGET, batched_app, callbacks, calls
-from tests.guarantees.throughput import ROUNDS, kept, seconds
+from tests.guarantees.throughput import kept, rounds, seconds
 from tests.processes.batched import app, spread, step
 from tests.waiting import eventually
 
@@ -48,8 +48,9 @@ def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start, queu
 )
 def test_a_warm_worker_keeps_its_throughput_in_a_batch(start, queue, jobs, least):
     start()
-    alone, inside = [], []
-    for _ in range(ROUNDS):
+    alone: list[float] = []
+    inside: list[float] = []
+    for _ in rounds(alone, inside, least):
         alone.append(seconds(queue, [faults.warm.job(n) for n in range(jobs)]))
         with faults.app.batch("warm") as batch:
             inside.append(seconds(queue, [faults.warm.using(batch=batch).job(n) for n in range(jobs)]))

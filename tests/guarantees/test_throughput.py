@@ -10,7 +10,7 @@ from outlive import State
 from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.jobs import finished
-from tests.guarantees.throughput import ROUNDS, kept, seconds
+from tests.guarantees.throughput import ROUNDS, kept, rounds, seconds
 from tests.waiting import eventually
 
 NAP_S = 0.05
@@ -22,8 +22,9 @@ BOUNDS = [pytest.param(60, 0.5, id="busy"), pytest.param(300, 0.9, id="exact", m
 @pytest.mark.parametrize(("jobs", "least"), BOUNDS)
 def test_healthy_jobs_keep_their_throughput_beside_killers(start, queue, jobs, least):
     start()
-    alone, beside = [], []
-    for _ in range(ROUNDS):
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in rounds(alone, beside, least):
         alone.append(seconds(queue, [faults.nap.job(NAP_S) for _ in range(jobs)]))
         killers = faults.app.enqueue_many(
             [faults.die_by.job("SIGSEGV"), faults.die_by.job("SIGKILL"), faults.exit_with.job(9)]
@@ -38,8 +39,9 @@ def test_healthy_jobs_keep_their_throughput_beside_killers(start, queue, jobs, l
 def test_neighbours_keep_their_throughput_beside_a_flood_of_output(start, queue, tmp_path, jobs, least):
     """The flood has one of the slots. In the rounds without it, a job that only waits has that slot."""
     start()
-    alone, beside = [], []
-    for n in range(ROUNDS):
+    alone: list[float] = []
+    beside: list[float] = []
+    for n in rounds(alone, beside, least):
         quiet = faults.wait_for.enqueue(str(tmp_path / f"go-{n}"))
         eventually(lambda: quiet.status() is State.RUNNING)  # noqa: B023
         alone.append(seconds(queue, [faults.nap.job(NAP_S) for _ in range(jobs)]))

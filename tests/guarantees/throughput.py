@@ -1,6 +1,6 @@
 """The throughput of a real worker, by the database's clock: alone, and beside something else."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from outlive.client.options import BoundJob
@@ -9,6 +9,7 @@ from tests.driving.making import Queue
 from tests.waiting import eventually
 
 ROUNDS = 3
+MOST_ROUNDS = 10
 PATIENCE_S = 120.0
 
 
@@ -20,6 +21,13 @@ def seconds(queue: Queue, jobs: Iterable[BoundJob[Any]]) -> float:
     took = "select extract(epoch from max(ended_at) - min(started_at)) from outlive.attempts where job_id = any(%s)"
     [(took_s,)] = queue.execute(took, [ids]).fetchall()
     return float(took_s)
+
+
+def rounds(alone_s: list[float], beside_s: list[float], least: float) -> Iterator[int]:
+    """A few rounds, and some more if the machine was too busy with other work to show the rate in these."""
+    for n in range(MOST_ROUNDS):
+        if n < ROUNDS or kept(alone_s, beside_s) < least:
+            yield n
 
 
 def kept(alone_s: list[float], beside_s: list[float]) -> float:

@@ -84,7 +84,7 @@ def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start, group,
 
     (its,) = eventually(lambda: [path for path in gathered() if path.name != "zygote"], what="it has a group")
     assert 64_000_000 < int((its / "memory.limit_in_bytes").read_text()) < 200_000_000
-    assert len((its / "cgroup.procs").read_text().split()) == 2
+    eventually(lambda: len((its / "cgroup.procs").read_text().split()) == 2, what="it and its daemon are left")
 
 
 @pytest.mark.fault(62)

@@ -111,6 +111,21 @@ def test_parents_that_a_stranger_kills_six_times_are_charged_to_no_job(start, qu
     assert set(charges(queue, job)) == {(0, 0, 0)}
 
 
+@pytest.mark.fault(69)
+def test_a_stranger_who_kills_idle_parents_too_is_never_taken_for_a_job(start, queue, tmp_path):
+    worker = start(slots=2)
+    job = faults.wait_for.using(max_crashes=1, max_losses=1).enqueue(str(tmp_path / "go"))
+    for n in range(1, 14):
+        (child,) = filter(alive, begun(tmp_path / "go", times=n))
+        parent = faults.parent_of(child)
+        for pid in (*(one for one in worker.parents() if one != parent), parent):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(attempts(queue, job)) == n, within_s=20)  # noqa: B023
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert set(charges(queue, job)) == {(0, 0, 0)}
+
+
 def test_idle_parents_that_are_killed_cost_no_job_anything(start, queue):
     worker = start(slots=2)
     for _ in range(3):

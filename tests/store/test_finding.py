@@ -176,7 +176,7 @@ def test_the_failed_jobs_of_a_busy_worker_are_found_beside_many_of_others(queue)
             found = queue.run(store.find_jobs(JobFilter(worker="busy", states=wanted), limit=50))
             after = queue.execute(read).fetchall()
             rows = sum(sum(row[1:]) for row in after) - sum(sum(row[1:]) for row in before)
-            assert rows < 200, (before, after)
+            assert rows < 200, f"{sorted(set(before) ^ set(after))}"
         assert (set(found.ids), found.next) == (expected, None)
 
 

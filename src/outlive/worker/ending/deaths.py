@@ -8,6 +8,7 @@ they cost the job (a retry, quarantine) is decided by outlive.verdict (verdict.s
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import signal
@@ -34,6 +35,9 @@ MAX_SHARED = 3
 """How many shared processes may die under a job, before it gets one of its own."""
 GROUPS = 16
 """The last of them has this part of the seats: if nothing tells who kills, only those of one small group run alone."""
+MAX_BESIDE_STRANGERS = 100
+"""The same, while parents die too that had no job."""
+STRANGERS_S = 60.0
 UNPROVEN_KEPT = 10_000
 LONGEST_PAUSE_S = 60.0
 MAX_ZYGOTES = 10
@@ -58,6 +62,8 @@ class Deaths:
         The child died before the job began: the job's size may kill it. The parent died: the kernel does not say which
         process has killed it. The kernel killed the child for lack of memory that others used.
         """
+        self._stranger_at = -math.inf
+        """When a parent was last killed that had no job: no job has done that to its own parent."""
         self._zygotes: deque[float] = deque(maxlen=MAX_ZYGOTES)
         """When the last zygotes died, except for those that the kernel has killed for lack of memory."""
         self._logged = ("", 0.0)
@@ -72,7 +78,7 @@ class Deaths:
         if begun:
             self._end_begun(child, begun.pop(0), exit, with_parent=with_parent)
             others = [*begun, *others]
-        elif others[0].verdict is not None or self._count(others[0]) >= MAX_UNPROVEN:
+        elif others[0].verdict is not None or self._count(others[0]) >= self._max_unproven:
             self._end_begun(child, others.pop(0), exit, with_parent=False)
         for other in others:
             self._slots.release(other.job)
@@ -114,11 +120,19 @@ class Deaths:
         """A verdict that releases the job, counted: after too many of them in a row, the outcome is `blame`."""
         if verdict.outcome is not Outcome.RELEASED:
             return verdict
-        if (times := self._count(one)) >= MAX_UNPROVEN:
+        if (times := self._count(one)) >= self._max_unproven:
             return Verdict(blame, f"{verdict.error}, as at its last {times - 1} attempts")
         if blame is Outcome.OUT_OF_MEMORY:  # There may be enough memory later.
             return verdict._replace(again_s=min(LONGEST_PAUSE_S, 2.0**times))
         return verdict
+
+    @property
+    def _max_unproven(self) -> int:
+        return MAX_BESIDE_STRANGERS if time.monotonic() - self._stranger_at < STRANGERS_S else MAX_UNPROVEN
+
+    def idle_parent_died(self) -> None:
+        """A parent was killed that had no job below it."""
+        self._stranger_at = time.monotonic()
 
     def suspect(self, one: Assignment, *, surely: bool) -> None:
         """A process that this job shared has died. `surely`: as far as is known, its code has done it."""

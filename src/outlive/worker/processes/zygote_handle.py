@@ -235,6 +235,10 @@ class Parent:
             self.control.read()
         self.culprits = self.culprits or sum(bool(one.served) for one in self.children)
 
+    def had_no_job(self) -> bool:
+        self.note_death()
+        return not self.culprits
+
     def end(self) -> None:
         """Tell it to end. It kills its children first."""
         self.dead = True

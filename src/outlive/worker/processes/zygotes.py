@@ -247,6 +247,8 @@ class Zygotes:
                 if (child := self._child(pid)) is not None:
                     self._end_child(child, message, with_parent=parent is None)
                 for one in [one for one in zygote.parents if one.pid == pid]:
+                    if one.had_no_job():
+                        self._slots.deaths.idle_parent_died()
                     self._end_parent(one)
                     self.fork_ahead()
             case Left(pid):

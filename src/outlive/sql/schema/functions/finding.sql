@@ -196,7 +196,7 @@ end $$;
 create or replace function outlive.jobs_of_workers(
   names text[], ended_in text[], past_at timestamptz, past_id uuid, oldest boolean, most int)
 returns table (at timestamptz, id uuid, attempt int) language plpgsql stable set enable_seqscan = off
-set enable_bitmapscan = off set jit = off set plan_cache_mode = force_custom_plan as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_custom_plan as $$
 -- The first jobs past a position that workers of these names run, by the time at which their attempt began, or
 -- have run, by the time at which it ended, if it ended in one of these states. A job is there once for each of its
 -- attempts.
