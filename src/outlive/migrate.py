@@ -29,7 +29,7 @@ VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
     *("verdict", "results", "after_ends", "batches", "keys", "completion", "losses", "claims", "dedupe", "enqueue"),
     *("operators", "waits", "steps", "audit", "finding", "dependencies", "late_releases", "expiring", "sources"),
-    *("schedules", "counts", "output", "protocol", "protocol_steps"),
+    *("schedules", "counts", "output", "watchers", "protocol", "protocol_steps"),
 )
 _LOCK = 0x6F75746C697665  # "outlive"
 _LOCK_WAIT_S = 0.5

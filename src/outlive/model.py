@@ -284,10 +284,9 @@ class DueSchedule(msgspec.Struct, frozen=True):
 
 
 class DueSchedules(msgspec.Struct, frozen=True):
-    """The schedules that are due now, and when the next of the others is; `exist`: there are schedules at all."""
+    """The schedules that are due now, and when the next of the others is."""
 
     now: datetime
-    exist: bool
     upcoming: datetime | None
     due: list[DueSchedule]
 

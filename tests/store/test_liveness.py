@@ -35,9 +35,9 @@ def live(queue: Queue, session: Queue, worker: UUID = ANNA, key: int = KEY) -> Q
     return session
 
 
-def absent(queue: Queue, worker: UUID | None = None) -> dict[UUID, int | str]:
+def absent(queue: Queue) -> dict[UUID, int | str]:
     """The absent workers, each with the key of its lock, or with the reason if it has none."""
-    return {one.worker: one.key or one.reason for one in queue.run(store.absent(worker))}
+    return {one.worker: one.key or one.reason for one in queue.run(store.absent())}
 
 
 def vanish(queue: Queue, session: Queue, worker: UUID = ANNA, key: int = KEY) -> None:
@@ -80,7 +80,6 @@ def test_a_worker_whose_session_is_gone_shows_as_stale_before_any_reaper_looks(q
 def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(queue, connect, key):
     session = live(queue, connect(), key=key)
     assert absent(queue) == {}
-    assert absent(queue, ANNA) == {}
     vanish(queue, session, key=key)
     assert absent(queue) == {ANNA: key}
 
@@ -367,7 +366,7 @@ def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(que
 def test_a_worker_given_up_for_its_silence_is_not_found_absent_as_well(queue, connect):
     session = live(queue, connect())
     assert silent(queue, timedelta(hours=1)) == [ANNA]
-    assert absent(queue, ANNA) == {ANNA: "declared dead"}
+    assert absent(queue) == {}
     session.close()
     assert queue.count("liveness") == 0
 

@@ -247,7 +247,11 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         wait_and_go_on(run)
         run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
-        run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent(WORKER))
+        run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent())
+        run(store.tick(WORKER, ["work"], None, watching=False, alerts=True))
+        run(
+            store.take_seat(WORKER, term_s=3, anyway=True), store.keep_seat(WORKER, term_s=3), store.leave_crowd(WORKER)
+        )
         run(store.note_missed([WORKER], for_s=10), store.heartbeat(WORKER, "active"), store.give_up_silent())
         run(store.slowest(30.0), store.untold_deaths(within_s=60, batch=9), store.try_lock("sweep"))
         run(store.unlock("sweep"), store.clock(), store.list_workers(), store.convict(WORKER, tokens))

@@ -124,7 +124,7 @@ def reap(
     once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False,
     log_format: LogFormat = None,
 ) -> None:
-    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too.
+    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Workers do this too.
 
     Example: outlive reap --once
     """

@@ -26,4 +26,5 @@ from outlive.store.sources import *
 from outlive.store.statements import asked_by_job as asked_by_job
 from outlive.store.steps import *
 from outlive.store.waits import *
+from outlive.store.watchers import *
 from outlive.store.workers import *

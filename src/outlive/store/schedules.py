@@ -39,8 +39,8 @@ def _due(found: list[Row]) -> DueSchedules:
     rows: list[list[Any]] = [
         [one.astimezone(UTC) if isinstance(one, datetime) else one for one in row] for row in found
     ]
-    now, exist, upcoming, *_ = rows[0]
-    return DueSchedules(now, exist, upcoming, [DueSchedule(*row[3:]) for row in rows if row[3] is not None])
+    now, upcoming, *_ = rows[0]
+    return DueSchedules(now, upcoming, [DueSchedule(*row[2:]) for row in rows if row[2] is not None])
 
 
 @decoded_by(as_they_are)

@@ -29,9 +29,8 @@ class Absent(msgspec.Struct, frozen=True):
     """A worker that does not hold the lock that shows its life."""
 
     worker: UUID
-    reason: Literal["lock missing", "never locked", "declared dead"]
-    """Its session is gone; it took no lock since the server started, though it had one before; or it is the worker that
-    looks, and another one has declared it dead."""
+    reason: Literal["lock missing", "never locked"]
+    """Its session is gone; or it took no lock since the server started, though it had one before."""
     key: int
     """The key of its lock, or 0 for none."""
 
@@ -136,8 +135,8 @@ def show_life(worker: UUID, key: int) -> Statement[bool]:
 
 
 @decoded_by(structs(Absent))
-def absent(worker: UUID | None) -> Statement[list[Absent]]:
-    """Workers that don't hold their lock, and this worker itself, if it was declared dead."""
+def absent() -> Statement[list[Absent]]:
+    """Workers that don't hold their lock."""
 
 
 @decoded_by(first_column_set)

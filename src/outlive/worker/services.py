@@ -32,6 +32,7 @@ from outlive.worker.fleet.liveness import Heartbeat, Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
+from outlive.worker.fleet.seat import Seat
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
@@ -74,7 +75,7 @@ class Services:
         self.progress = ProgressWriter(me.id, session, outbox, self.steps)
         self.end_lines = EndLines(me.id, live)
         self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
-        self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
+        self.reaper = Reaper(session, config, alerts, me.id)
         self.leftovers = Leftovers(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
@@ -85,6 +86,7 @@ class Services:
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
+        self.seat = Seat(me.id, live, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         self.claims = claim_loop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies, bounds=bounds or Bounds(),
@@ -102,6 +104,7 @@ class Services:
         self.sessions = (hot, live, session, firing, steps, scraped, *outbox.slow.pool.sessions, *calls.pool.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
+        watching = self.seat.only_watching
         return [
             ("claim", self.claims.run_once),
             ("watch", self.watch.run_once),
@@ -109,9 +112,12 @@ class Services:
             ("take back", self.taking_back.run_once),
             ("heartbeat", self.heartbeat.run_once),
             ("liveness", self.liveness.run_once),
-            ("reap", self.reaper.check_once),
-            ("follow", self.leftovers.run_once),
-            ("sweep", self.reaper.sweep_once),
+            ("tick", self.seat.run_once),
+            ("reap", watching(self.reaper.check_once)),
+            ("follow", watching(self.leftovers.run_once)),
+            ("sweep", watching(self.reaper.sweep_once)),
+            ("schedules", watching(self.schedules.run_once)),
+            ("announce", self.reaper.announcements.run_once),
             ("suspects", self.suspects.run_once),
             ("cancel", self.cancels.run_once),
             ("end line", self.end_lines.run_once),
@@ -126,7 +132,6 @@ class Services:
             ("parked", self.waits.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
-            ("schedules", self.schedules.run_once),
         ]
 
     def _notified(self, payload: str) -> None:

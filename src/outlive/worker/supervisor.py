@@ -37,7 +37,7 @@ from outlive.worker.services import Services
 from outlive.worker.signals import Signals
 
 IDLE_CHECK_S = 0.1
-URGENT = ("claim", "liveness", "reap")
+URGENT = ("claim", "liveness", "tick", "reap")
 """The services that begin jobs, and by which workers notice each other's death: they retry sooner than others."""
 
 Configure = Callable[[Mapping[str, object]], Config]

@@ -289,6 +289,7 @@ create table if not exists outlive.workers (
   labels text[]  -- What its machine has; it takes no job of a task that needs others.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
+create index if not exists workers_untold on outlive.workers (died_at) where state = 'dead' and not told;
 
 -- The key of the advisory lock that each worker's session holds. A worker is dead if its row dates from this start
 -- of the server and no session holds its lock. UNLOGGED: a crash of the server ends all sessions and empties this
@@ -299,6 +300,16 @@ create unlogged table if not exists outlive.liveness (
   postmaster_started timestamptz not null,
   backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
   backend_started timestamptz  -- Null: the function that took the lock may not see it.
+);
+
+-- The workers that look after all others: they declare workers dead, and do what is left to do. A watcher has its
+-- seat until its term ends, unless it renews it, or until its lock is free. UNLOGGED: after a crash of the server
+-- the first workers that come back take the seats.
+create unlogged table if not exists outlive.watchers (
+  seat smallint primary key check (seat between 1 and 3),
+  worker uuid not null,
+  key bigint,  -- That of its lock; null behind a pooler, where only the term counts.
+  until timestamptz not null
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row
@@ -1099,7 +1110,7 @@ end $$;
 -- queue.)
 --
 -- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and notifies
--- worker/fleet/leftovers.py, which runs in every worker and in `outlive reap` and calls admit_due. That locks the
+-- worker/fleet/leftovers.py, which runs in watchers and in `outlive reap` and calls admit_due. That locks the
 -- keys and then sees all that was committed before, so a free slot and a job that queues for it never miss each
 -- other. Only the statements of workers lock keys: these commit at once. The transactions of clients and jobs may
 -- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
@@ -3471,7 +3482,7 @@ end $$;
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     inputs              the results of the jobs that a running job has waited for
 --
--- What is left for later is done by worker/fleet/leftovers.py, in every worker and in `outlive reap`, with the
+-- What is left for later is done by worker/fleet/leftovers.py, in watchers and in `outlive reap`, with the
 -- functions of late_releases.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
@@ -3846,7 +3857,7 @@ begin
 end $$;
 
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
--- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
+-- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in watchers and in `outlive reap`.
 
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
@@ -4024,7 +4035,7 @@ end $$;
 --     cancel_expired  cancels the jobs whose time is up
 --
 -- A claim takes no job whose time is up, by the clock of the database. That alone keeps it from running. The rest
--- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in every worker and in `outlive reap`.
+-- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in watchers and in `outlive reap`.
 
 create or replace function outlive.in_time(job uuid) returns boolean language sql stable
 -- Whether this job may start now.
@@ -4945,6 +4956,31 @@ begin
   end if;
   return next;
 end $$;
+
+-- Watchers: the few workers that look after all others (worker/fleet/seat.py).
+--
+--     vacant   whether a seat is free to be taken
+--     crowded  whether a seat is better left to a worker of another host
+
+create or replace function outlive.vacant(s outlive.watchers) returns boolean language sql volatile
+-- Whether the watcher of this seat is gone: its term has ended, or its lock can be had, which the server releases
+-- when its session ends. To try one lock costs the same in a fleet of any size. A term that ends much later than
+-- it could was written before the clock was set back.
+return s.until not between outlive.now() and outlive.now() + interval '10 seconds'
+  or coalesce(pg_try_advisory_xact_lock_shared(s.key), false);
+
+create or replace function outlive.crowded(me uuid, below int) returns boolean language sql volatile
+-- Whether a watcher with a seat below this one is on the host of this worker, while a host that has workers has no
+-- watcher. Workers in other languages are no watchers.
+return exists (
+    select from outlive.watchers s join outlive.workers k on k.id = s.worker
+      join outlive.workers m on m.hostname = k.hostname
+    where m.id = me and s.worker <> me and s.seat < below and not outlive.vacant(s))
+  and exists (
+    select from outlive.workers o
+    where o.state = 'active' and o.app is not null and o.hostname not in (
+      select k.hostname from outlive.watchers s join outlive.workers k on k.id = s.worker
+      where not outlive.vacant(s)));
 
 -- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
 -- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
@@ -6022,7 +6058,8 @@ $statement$;
 create or replace function outlive.statement_stop_worker("worker" uuid default null)
 returns void language sql as $statement$
 with unwatched as (delete from outlive.liveness where worker = $1::uuid),
-woken as (delete from outlive.sleepers where worker = $1::uuid)
+woken as (delete from outlive.sleepers where worker = $1::uuid),
+left_seat as (delete from outlive.watchers where worker = $1::uuid)
 update outlive.workers set
   state = 'stopped', last_seen = outlive.now(), stop_requested_at = coalesce(stop_requested_at, outlive.now())
 where id = $1::uuid and state <> 'dead';

@@ -289,6 +289,7 @@ create table if not exists outlive.workers (
   labels text[]  -- What its machine has; it takes no job of a task that needs others.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
+create index if not exists workers_untold on outlive.workers (died_at) where state = 'dead' and not told;
 
 -- The key of the advisory lock that each worker's session holds. A worker is dead if its row dates from this start
 -- of the server and no session holds its lock. UNLOGGED: a crash of the server ends all sessions and empties this
@@ -299,6 +300,16 @@ create unlogged table if not exists outlive.liveness (
   postmaster_started timestamptz not null,
   backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
   backend_started timestamptz  -- Null: the function that took the lock may not see it.
+);
+
+-- The workers that look after all others: they declare workers dead, and do what is left to do. A watcher has its
+-- seat until its term ends, unless it renews it, or until its lock is free. UNLOGGED: after a crash of the server
+-- the first workers that come back take the seats.
+create unlogged table if not exists outlive.watchers (
+  seat smallint primary key check (seat between 1 and 3),
+  worker uuid not null,
+  key bigint,  -- That of its lock; null behind a pooler, where only the term counts.
+  until timestamptz not null
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row

@@ -25,8 +25,8 @@ where s.withdrawn_at < outlive.now() - :keep_s::double precision * interval '1 s
 
 -- name: due_schedules
 -- The schedules that are due, or whose next firing must be computed, those in trouble last. There is always a row:
--- without a name, none is due. `exist`: there are schedules. `upcoming`: when the next of the others is due.
-select c.now, exists (select from outlive.schedules) as exist,
+-- without a name, none is due. `upcoming`: when the next of the others is due.
+select c.now,
   (select nullif(min(u.next_at), 'infinity') from outlive.schedules u
    where u.next_at > c.now and u.paused_at is null and u.withdrawn_at is null) as upcoming,
   s.name, s.cron, s.every_s, s.timezone, s.missed, s.starts_at, s.ends_at, s.next_at, s.changed_at, s.trouble

@@ -1,7 +1,8 @@
 -- Statements about workers: how one registers, shows that it is alive, is declared dead by others, and stops.
 --
--- Lock order: `workers` by id, then `liveness`, then `sleepers`. The statements that declare workers dead skip
--- locked rows of `workers`: another transaction writes a heartbeat of that worker, or declares it dead too.
+-- Lock order: `workers` by id, then `liveness`, then `sleepers`, then `watchers`. The statements that declare
+-- workers dead skip locked rows of `workers`: another transaction writes a heartbeat of that worker, or declares
+-- it dead too.
 
 -- name: register_tasks
 -- Write the limits of this worker's tasks, so that any reaper can apply them. The last worker to register wins.
@@ -103,11 +104,12 @@ with wanted as (
 select w.id, pg_notify('outlive', 'reload') from wanted w;
 
 -- name: stop_worker
--- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it. Attempts that it could not
--- end, because another transaction had locked them, are reaped, and are not charged.
+-- A worker has stopped on purpose: no reaper looks for it, no enqueue notifies it, and it is no watcher. Attempts
+-- that it could not end, because another transaction had locked them, are reaped, and are not charged.
 -- returns void
 with unwatched as (delete from outlive.liveness where worker = :worker::uuid),
-woken as (delete from outlive.sleepers where worker = :worker::uuid)
+woken as (delete from outlive.sleepers where worker = :worker::uuid),
+left_seat as (delete from outlive.watchers where worker = :worker::uuid)
 update outlive.workers set
   state = 'stopped', last_seen = outlive.now(), stop_requested_at = coalesce(stop_requested_at, outlive.now())
 where id = :worker::uuid and state <> 'dead';
@@ -129,18 +131,16 @@ returning worker;
 
 -- name: absent
 -- Workers that should hold their lock and don't: their sessions are gone; or they have taken no lock since the
--- server started or crashed, though they had before; or it is this worker itself, which was declared dead. One
--- check proves nothing. The reaper checks again in the same session, half a second later; those that have taken no
--- lock have much longer (`missed`). A read-only check finds none missing: no worker of a standby shows its life.
+-- server started or crashed, though they had before. One check proves nothing. The reaper checks again in the
+-- same session, half a second later; those that have taken no lock have much longer (`missed`). A read-only check
+-- finds none missing: no worker of a standby shows its life.
 select m.worker, 'lock missing', m.key from outlive.missing_locks m
 where current_setting('transaction_read_only') = 'off'
 union all
 select k.id, 'never locked', 0 from outlive.workers k
 where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
     select from outlive.liveness l where l.worker = k.id and l.postmaster_started = pg_postmaster_start_time())
-  and current_setting('transaction_read_only') = 'off'
-union all
-select k.id, 'declared dead', 0 from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
+  and current_setting('transaction_read_only') = 'off';
 
 -- name: note_missed
 -- Those of these workers that any reaper has missed for :for_s since the server started or crashed. The time is

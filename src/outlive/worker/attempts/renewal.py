@@ -52,7 +52,8 @@ class Renewal:
         ended += [one.end.token for one in self._slots.deferred.waiting]
         started = time.monotonic()
         lease_s, renew_s = self._config.lease_s, self._config.renew_s
-        renewed = await self._session.run(store.renew(self._worker, [*given, *unplaced, *ended], lease_s=lease_s))
+        tokens = [*given, *unplaced, *ended]
+        renewed = await self._session.run(store.renew(self._worker, tokens, lease_s=lease_s)) if tokens else {}
         self._leases.renew(renewed, since=started)
         missing = [token for token in given if token not in renewed and token in self._leases.tokens]
         lost = await self._session.run(store.ended(missing)) if missing else {}

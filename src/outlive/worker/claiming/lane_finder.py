@@ -22,11 +22,14 @@ from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
 """How long a busy worker goes without a search, at most."""
+SLEEP_S = 30.0
+"""The same for a worker that sleeps. A notification wakes it, or its tick, which looks for ready jobs (fleet/seat.py).
+"""
 LANES_SHARE = 0.01
 SOURCES_SHARE = 0.03
 SOURCES_BATCH = 256
 SOON_S = 0.2
-PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
+PAUSES_S = (0.005, 0.02, 0.08, 0.32, SLEEP_S)
 
 _START = ("", "")
 
@@ -112,8 +115,10 @@ class LaneFinder:
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must ask a source or search for open ones."""
         now = time.monotonic()
-        opens_in_s = self.lanes.opens_in_s(now)
-        return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
+        if self._sources_wanted or self._after != _START or self.lanes.has_sources:
+            opens_in_s = self.lanes.opens_in_s(now)
+            return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
+        return SLEEP_S
 
     def _sources_in_s(self, now: float) -> float:
         last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s

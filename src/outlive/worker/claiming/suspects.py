@@ -116,7 +116,7 @@ class Suspects:
                 await self._end_time_alone(suspect, "job %s was alone while others waited: they run beside it now")
         else:
             self._give_others_as_long()
-            if time.monotonic() >= self._ask_at:
+            if time.monotonic() >= self._ask_at and not self._slots.idle():  # An idle one claims what it finds.
                 self._ask_at = time.monotonic() + WAITING_LOOK_S
                 await self._look_for_suspects()
 

@@ -33,10 +33,14 @@ class Clocks:
 
     async def compare(self) -> None:
         """Notice a jump of the database's clock."""
-        before = time.monotonic()
-        offset_s = await self._session.run(store.clock()) - before
-        if time.monotonic() - before > LATE_ANSWER_S:
+        asked_at = time.monotonic()
+        await self.note(await self._session.run(store.clock()), asked_at)
+
+    async def note(self, database_time: float, asked_at: float) -> None:
+        """Compare this time, for which the database was asked at that moment of the monotonic clock."""
+        if time.monotonic() - asked_at > LATE_ANSWER_S:
             return  # The answer does not say when in between the database read its clock.
+        offset_s = database_time - asked_at
         jumped_s = 0.0 if self.offset_s is None else offset_s - self.offset_s
         self.offset_s = offset_s
         if abs(jumped_s) > CLOCK_JUMP_S:

@@ -3,8 +3,9 @@
 Jobs wait for a slot of their concurrency key (sql/schema/functions/keys.sql), jobs wait for others that have ended
 (sql/schema/functions/late_releases.sql), jobs have expired or are past their deadline (sql/schema/functions/
 expiring.sql), and the time is over for which jobs wait (sql/schema/functions/waits.sql). A notification says that there
-is something to do. Without one, it is looked for every second. Each statement does a little, and any number of these
-services may run at once.
+is something to do. Without one, it is looked for every second. It runs in the workers that
+are watchers (seat.py), and in `outlive reap`. Each statement does a little, and any number of these services may run at
+once.
 """
 
 from __future__ import annotations

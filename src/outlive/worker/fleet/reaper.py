@@ -9,8 +9,9 @@ A worker is declared dead:
 In any case, an attempt is lost when its lease expires, whatever is known about its worker. After an outage, workers
 first get the time to renew.
 
-The reaper runs in every worker and as `outlive reap`. All that it does is idempotent and fenced by token: any number
-of reapers may run at once, and a false verdict costs a repeated run, never a second completion.
+The reaper runs in the workers that are watchers (seat.py) and as `outlive reap`. All that it does is idempotent and
+fenced by token: any number of reapers may run at once, and a false verdict costs a repeated run, never a second
+completion.
 """
 
 from __future__ import annotations
@@ -60,17 +61,16 @@ class Reaper:
         config: Config,
         alerts: Alerts,
         own_id: UUID | None = None,
-        on_declared_dead: Callable[[], None] = lambda: None,
     ) -> None:
         self.session, self.alerts = session, alerts
-        self._config, self._own_id, self._on_declared_dead = config, own_id, on_declared_dead
+        self._config, self._own_id = config, own_id
         self.announcements = Announcements(session, config, alerts)
         self.attempts_ended = 0
         self.telemetry: Telemetry | None = None
         """Reports lost attempts, which their own workers can't report."""
         self.checked_at = time.monotonic()
         self.clocks, self._pruning = Clocks(session, config), Pruning(session, config)
-        self._absences = Absences()
+        self.absences = Absences()
         self._skipped = False
         """The last sweep was left to another reaper."""
 
@@ -79,29 +79,25 @@ class Reaper:
     async def check_once(self) -> None:
         self.checked_at = time.monotonic()
         await self.check()
-        await asyncio.sleep(self._absences.next_check_s)
+        await asyncio.sleep(self.absences.next_check_s)
 
     async def check(self) -> None:
         """Declare workers dead whose locks are missing, and end the attempts of dead workers."""
         await self.clocks.compare()
-        absent = await self.session.run(store.absent(self._own_id))
+        absent = await self.session.run(store.absent())
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
         # awaited in between, because other services use the same session.
         now = self._note_connection()
-        if any(one.reason == "declared dead" for one in absent):
-            self._on_declared_dead()
         others = [one for one in absent if one.worker != self._own_id]
         if dead := self._without_lock(others, now) | await self._never_locked(others, now):
             self._clean_up_after(await self.session.run(store.declare_dead(dead)))
         await self._reap()
-        await self.announcements.deaths()
-        await self.announcements.quarantined()
-        await self.announcements.breakers()
+        await self.announcements.each_second()
 
     def _without_lock(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
         """1. The workers whose lock is missing for long enough, with its key."""
-        self._absences.found({one.worker: one.key for one in absent if one.reason == "lock missing"}, now)
-        return self._absences.proven(now)
+        self.absences.found({one.worker: one.key for one in absent if one.reason == "lock missing"}, now)
+        return self.absences.proven(now)
 
     async def _never_locked(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
         """2. The workers that have taken no lock in ten seconds since the server started."""
@@ -109,11 +105,11 @@ class Reaper:
         if not unseen or not await self.clocks.trusted():
             return {}
         missed = await self.session.run(store.note_missed(unseen, for_s=NEVER_LOCKED_S))
-        had_time = now - self._absences.reconnected_at > CAUTIOUS_MISSING_S
+        had_time = now - self.absences.reconnected_at > CAUTIOUS_MISSING_S
         return dict.fromkeys(missed, NEVER_LOCKED) if had_time else {}
 
     def _note_connection(self) -> float:
-        self._absences.connected(self.session.generation, now := time.monotonic())
+        self.absences.connected(self.session.generation, now := time.monotonic())
         return now
 
     def _clean_up_after(self, dead: list[Dead]) -> None:
@@ -199,4 +195,4 @@ class Reaper:
 
     def _connected_s(self) -> float:
         """For how long the database was not away, as far as this reaper knows."""
-        return self._note_connection() - self._absences.reconnected_at
+        return self._note_connection() - self.absences.reconnected_at

@@ -1,7 +1,7 @@
 """Schedules: declares those of this worker's app, and makes the jobs of all that are due.
 
-Every worker does this. One of them makes the jobs of a tick: the statement compares when the schedule was due with what
-this worker has read, and skips a row that another worker has locked. The clock is the database's.
+Every watcher (seat.py) looks for these. One of them makes the jobs of a tick: the statement compares when the schedule
+was due with what this worker has read, and skips a row that another worker has locked. The clock is the database's.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ MOST_TICKS = 1000
 MOST_AT_ONCE = 1000
 """How many schedules are read at once."""
 LOOK_S = 1.0
-"""How soon a schedule that an operator has changed is noticed."""
-LOOK_WITHOUT_S = 10.0
-"""How soon the first schedule is noticed."""
+"""How soon a schedule is noticed that another worker has declared, or that an operator has changed."""
 _LOCKED = frozenset({"55P03", "57014"})
 _NOT_THE_ROW = ("08", "25", "40", "42501", "53", "57")
 """How the SQLSTATEs begin that would meet every schedule: the connection, the mode, the role or the server."""
@@ -67,8 +65,6 @@ class Schedules:
         random.shuffle(found.due)  # Other workers have read the same ones: begin with another.
         fired_before = self._fired
         coming = [found.upcoming, *[await self._fire(one, found.now) for one in found.due]]
-        if not found.exist:
-            return LOOK_WITHOUT_S
         if len(found.due) == MOST_AT_ONCE and self._fired > fired_before:
             return 0.0  # More may be due. If none could fire, they are locked or in trouble, and can wait.
         next_s = min(((tick - found.now).total_seconds() for tick in coming if tick is not None), default=LOOK_S)

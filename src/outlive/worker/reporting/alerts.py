@@ -18,9 +18,10 @@ from typing import IO, cast
 import msgspec
 
 from outlive import linux, store
-from outlive.config import Config
+from outlive.config import ALERTS, Config
 from outlive.humanize import short_id, unserved
 from outlive.metrics.tallies import bounded
+from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
 LIMIT_S = 30.0
@@ -137,8 +138,23 @@ class Announcements:
         self._session, self._config, self._alerts = session, config, alerts
         self.quarantines: Counter[str] = Counter()
         """How many jobs were announced, by task."""
+        self.has_command = any(getattr(config, key) for key in ALERTS)
+        self.untold = asyncio.Event()
         self._unserved: set[tuple[str, str]] = set()
         """The tasks and queues that no worker served at the last look."""
+
+    async def run_once(self) -> None:
+        """Send the alerts that watchers leave to this worker, because they have no command for them."""
+        await wait(self.untold, self._config.sweep_s)
+        self.untold.clear()
+        if self.has_command:
+            await self.each_second()
+            await self.crashing_tasks()
+
+    async def each_second(self) -> None:
+        await self.deaths()
+        await self.quarantined()
+        await self.breakers()
 
     async def deaths(self) -> None:
         """Run the command for workers that any reaper has declared dead: that one may have no command."""

@@ -7,7 +7,7 @@
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     inputs              the results of the jobs that a running job has waited for
 --
--- What is left for later is done by worker/fleet/leftovers.py, in every worker and in `outlive reap`, with the
+-- What is left for later is done by worker/fleet/leftovers.py, in watchers and in `outlive reap`, with the
 -- functions of late_releases.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.

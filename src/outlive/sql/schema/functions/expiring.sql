@@ -6,7 +6,7 @@
 --     cancel_expired  cancels the jobs whose time is up
 --
 -- A claim takes no job whose time is up, by the clock of the database. That alone keeps it from running. The rest
--- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in every worker and in `outlive reap`.
+-- is tidying: worker/fleet/leftovers.py calls cancel_expired every second, in watchers and in `outlive reap`.
 
 create or replace function outlive.in_time(job uuid) returns boolean language sql stable
 -- Whether this job may start now.

@@ -8,7 +8,7 @@
 -- queue.)
 --
 -- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and notifies
--- worker/fleet/leftovers.py, which runs in every worker and in `outlive reap` and calls admit_due. That locks the
+-- worker/fleet/leftovers.py, which runs in watchers and in `outlive reap` and calls admit_due. That locks the
 -- keys and then sees all that was committed before, so a free slot and a job that queues for it never miss each
 -- other. Only the statements of workers lock keys: these commit at once. The transactions of clients and jobs may
 -- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys

@@ -1,5 +1,5 @@
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
--- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in every worker and in `outlive reap`.
+-- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in watchers and in `outlive reap`.
 
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$

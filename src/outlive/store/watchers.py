@@ -1,0 +1,42 @@
+"""statements/watchers.sql: how a worker becomes a watcher and stays one, and what all others ask once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from outlive.statement import Row, Statement
+from outlive.store.statements import any_row, decoded_by
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """What a worker learns once a second."""
+
+    now: float
+    """The database's clock."""
+    dead: bool
+    """Others have declared this worker dead."""
+    vacant: bool
+    """A watcher's seat is free."""
+    look: bool
+    """Jobs may be ready for this worker."""
+    untold: bool
+    """A worker has died, a job is in quarantine or a source is paused, and no alert has told it."""
+
+
+def _tick(rows: list[Row]) -> Tick:
+    return Tick(*rows[0])
+
+
+@decoded_by(_tick)
+def tick(
+    worker: UUID, tasks: Sequence[str], queues: Sequence[str] | None, *, watching: bool, alerts: bool
+) -> Statement[Tick]: ...
+@decoded_by(any_row)
+def take_seat(worker: UUID, *, term_s: float, anyway: bool) -> Statement[bool]: ...
+@decoded_by(any_row)
+def keep_seat(worker: UUID, *, term_s: float) -> Statement[bool]: ...
+@decoded_by(any_row)
+def leave_crowd(worker: UUID) -> Statement[bool]: ...
