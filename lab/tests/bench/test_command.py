@@ -29,6 +29,9 @@ TINY = run.Sizes(
     pickups=3,
     killing=50,
     waiting=20,
+    fleets=(1, 4),
+    real_workers=3,
+    kills=1,
 )
 KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", "ratio", "bound", "passed", "series"}
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from outlive.errors import OutliveError
 from outlive.temporary.program import stopped_by_sigterm
-from outlive_lab.bench import calls, claims, growth, growth_results, pages, report, run, share, steps, workloads
+from outlive_lab.bench import calls, claims, fleet, growth, growth_results, pages, report, run, share, steps, workloads
 from outlive_lab.bench.databases import databases, described
 from outlive_lab.bench.figures import Figure, as_markdown, table
 from outlive_lab.bench.processes import Processes
@@ -45,6 +45,7 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "memory": ("memory before and after many jobs", workloads.memory),
     "cli": ("two commands beside a million finished jobs", workloads.commands),
     "killers": ("healthy jobs beside those that kill", workloads.killers),
+    "fleet": ("what idle workers cost, and how soon a death is noticed", fleet.fleet),
     "steps": ("steps of durable jobs, beside DBOS and Absurd", steps.steps),
     "dashboard": ("each page of the dashboard beside many jobs", pages.pages),
 }

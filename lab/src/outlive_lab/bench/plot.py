@@ -115,6 +115,22 @@ def _rates(axes: Axes, figures: Sequence[Figure]) -> None:
     _bars(axes, [figure for figure in figures if figure.unit.endswith("/s")])
 
 
+def _fleet(axes: Axes, figures: Sequence[Figure]) -> None:
+    """Each kind of figure over the number of workers."""
+    kinds: dict[str, list[tuple[int, float]]] = {}
+    for figure in figures:
+        size, _, kind = figure.name.partition(": ")
+        if "at once" not in kind:
+            number = int(size.split()[0].replace(",", ""))
+            kinds.setdefault(f"{kind}, {figure.unit}".rstrip(", "), []).append((number, figure.median))
+    for colour, (kind, points) in zip((GREEN, BLUE, PURPLE, GREY, RED), kinds.items(), strict=False):
+        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=kind, linewidth=2)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("workers")
+    axes.legend(loc="upper left")
+
+
 def _colour(figure: Figure) -> str:
     return {False: RED, True: GREEN, None: GREY}[figure.passed]
 
@@ -144,4 +160,5 @@ _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]
     ("Commands", ("cli",), _bars),
     ("Pick-up by an idle worker", ("pick-up",), _bars),
     ("A worker's memory", ("memory",), _bars),
+    ("A fleet of idle workers", ("fleet",), _fleet),
 ]

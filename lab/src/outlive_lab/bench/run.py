@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last seven are for workers."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last ten are for workers."""
 
     seconds: float = 2.0
     samples: int = 3
@@ -33,6 +33,9 @@ class Sizes:
     killing: int = 10_000
     steps: int = 2_000
     waiting: int = 5_000
+    fleets: Sequence[int] = (1, 10, 100, 1_000)
+    real_workers: int = 100
+    kills: int = 20
 
 
 FULL = Sizes()
@@ -50,6 +53,9 @@ QUICK = Sizes(
     killing=500,
     steps=200,
     waiting=500,
+    fleets=(1, 5, 20),
+    real_workers=5,
+    kills=3,
 )
 
 
