@@ -10,7 +10,7 @@ import pytest
 from outlive import store, wire
 from outlive.model import Ended, Lost
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, Queue
+from tests.driving.making import TASK, Queue, plan
 from tests.store.acting import ANNA, BERT, CARL, LANE, Place, assert_sound, bring, complete, fire, give_up
 from tests.store.noon import database_url, fresh_at_noon
 
@@ -46,6 +46,19 @@ def test_only_the_attempts_of_the_dead_end(queue):
     [attempt] = queue.run(store.list_attempts(lost.id))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
     assert attempt.worker == "crawler-1"
+
+
+def test_attempts_are_not_read_every_second_if_no_worker_has_ended_lately(queue):
+    """While a transaction holds a snapshot, `running` may have a million dead rows."""
+    queue.make()
+    [job] = queue.claim(worker=ANNA, limit=1)
+    give_up(queue, ANNA)
+    queue.execute("update outlive.workers set died_at = died_at - interval '1 hour' where id = %s", [ANNA])
+    lately = store.reap(lately_s=600.0)
+    read = [node for node in plan(queue, lately.text, lately.parameters) if node.get("Relation Name") == "running"]
+    assert [node["Actual Loops"] for node in read] == [0]
+    assert queue.run(store.reap(lately_s=600.0)) == []
+    assert [lost.token for lost in queue.run(store.reap(lately_s=7200.0))] == [job.token]
 
 
 @pytest.mark.parametrize("on_worker_death", ["retry", "fail"])

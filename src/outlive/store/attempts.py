@@ -167,8 +167,11 @@ def expire(
 
 
 @decoded_by(structs(Lost))
-def reap(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
-    """End the attempts of dead workers as lost, a batch of those with tokens after this one."""
+def reap(*, after: int = 0, batch: int = 1000, lately_s: float | None = None) -> Statement[list[Lost]]:
+    """End the attempts of dead workers as lost, a batch of those with tokens after this one.
+
+    `lately_s`: only of workers that ended in these last seconds.
+    """
 
 
 def _lost_runs(rows: list[Row]) -> list[LostRun]:

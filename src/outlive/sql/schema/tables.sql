@@ -117,6 +117,7 @@ create table if not exists outlive.running (
 ) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
+create index if not exists running_to_cancel on outlive.running (worker) where cancel_requested;
 
 -- The jobs that can't be claimed: `why` says what they wait for.
 create table if not exists outlive.held (

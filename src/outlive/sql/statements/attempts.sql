@@ -185,10 +185,15 @@ select l.token, l.id, j.task, l.worker, l.locked_by, l.state from outlive.end_lo
 
 -- name: reap
 -- running -> pending, retryable, quarantined, failed, cancelled: the attempts of dead workers are lost, and those
--- that a worker left behind when it stopped are released. Zero rows: such workers have no attempts.
+-- that a worker left behind when it stopped are released. Zero rows: such workers have no attempts. `lately_s`:
+-- only of those that ended in these last seconds. Without such a worker, `running` is not read: it may have a
+-- million dead rows while another transaction holds a snapshot.
 select l.token, l.id, j.task, l.worker, l.locked_by, l.state from outlive.end_lost(array(
+  with gone as materialized (
+    select k.id from outlive.workers k
+    where k.state in ('dead', 'stopped') and (:lately_s::double precision is null
+      or coalesce(k.died_at, k.last_seen) > outlive.now() - :lately_s::double precision * interval '1 second'))
   select r.token from outlive.running r
-  where r.worker in (select k.id from outlive.workers k where k.state in ('dead', 'stopped'))
-    and r.token > :after::bigint
+  where exists (select from gone) and r.worker in (select g.id from gone g) and r.token > :after::bigint
   order by r.token limit :batch::int for update skip locked)) l
   left join outlive.jobs j on j.id = l.id;

@@ -1,4 +1,4 @@
-"""Decides when to search for lanes that have jobs, and when to sleep. A search takes at most 1 % of the worker's time.
+"""Decides when to search for lanes that have jobs, and when to sleep. Searches take some 3 % of its time at most.
 
 Sources are searched in batches, in at most 3 % of the time: thousands of sources delay no other lane.
 
@@ -21,7 +21,10 @@ from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
-"""How long a busy worker goes without a search, at most."""
+"""How long a busy worker goes without a search, at most, unless searches are slow."""
+SLOW_LOOK_S = 3.0
+"""The same if they are slow, because a transaction holds a snapshot, and dead rows can't be removed."""
+SLOW_SHARE = 0.03
 SLEEP_S = 30.0
 """The same for a worker that sleeps. A notification wakes it, or its tick, which looks for ready jobs (fleet/seat.py).
 """
@@ -45,6 +48,10 @@ class _Searches:
         self.last_at = time.monotonic()
         self._costs_s.append(self.last_at - started)
         self.pause_s = min(self._costs_s) / self._share  # The cheapest counts: others waited for the processor.
+
+    @property
+    def interval_s(self) -> float:
+        return max(min(LOOK_S, self.pause_s), min(SLOW_LOOK_S, self.pause_s * self._share / SLOW_SHARE))
 
 
 class LaneFinder:
@@ -84,7 +91,7 @@ class LaneFinder:
     @property
     def _due(self) -> bool:
         past_s = time.monotonic() - self._searches.last_at
-        return self._wake.look or not self.lanes or past_s > min(LOOK_S, self._searches.pause_s)
+        return self._wake.look or not self.lanes or past_s > self._searches.interval_s
 
     async def _search(self) -> None:
         """Find the lanes without a source that have jobs."""

@@ -49,6 +49,8 @@ NEVER_LOCKED = 0
 NEVER_LOCKED_S = 10.0
 """How long a worker may take to lock again after the server has started. A worker that died with the server is declared
 dead at most 15 s after the server is back: some seconds until a reaper connects, these ten, and a check."""
+LATELY_S = 600.0
+"""Whose attempts are looked for every second: those of workers that ended so lately. A sweep looks for all."""
 _LOCK = "outlive sweep"
 
 _log = logging.getLogger("outlive.worker")
@@ -91,7 +93,7 @@ class Reaper:
         others = [one for one in absent if one.worker != self._own_id]
         if dead := self._without_lock(others, now) | await self._never_locked(others, now):
             self._clean_up_after(await self.session.run(store.declare_dead(dead)))
-        await self._reap()
+        await self._reap(lately_s=LATELY_S)
         await self.announcements.each_second()
 
     def _without_lock(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
@@ -126,9 +128,9 @@ class Reaper:
             linux.kill_orphans(SUPERVISOR)
             cgroups.remove_orphans()
 
-    async def _reap(self) -> None:
+    async def _reap(self, *, lately_s: float | None = None) -> None:
         """End the attempts of dead workers, also of those that another reaper declared dead."""
-        await self._end_attempts(store.reap, "its worker died")
+        await self._end_attempts(functools.partial(store.reap, lately_s=lately_s), "its worker died")
 
     async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
         after = 0
