@@ -67,6 +67,14 @@ def fresh_until(path: str) -> None:
 
 
 @app.task
+def slowly(folder: str) -> None:
+    """Note the beginning, and 0.3 s later the end."""
+    Path(folder, f"begun-{os.getpid()}").touch()
+    time.sleep(0.3)
+    Path(folder, f"ended-{os.getpid()}").touch()
+
+
+@app.task
 def touch(path: str) -> None:
     Path(path).touch()
 

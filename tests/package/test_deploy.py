@@ -6,6 +6,7 @@ docs/how-to/deploy.md says what is not tried.
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,16 +19,24 @@ import pytest
 from outlive import config
 from outlive.metrics import catalogue
 from outlive.worker.ending.stopping import GOODBYE_S
+from tests.driving.making import WORKER
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SCALE = DEPLOY / "systemd" / "outlive-scale"
 KNOWN = {metric.name: metric for metric in (*catalogue.OF_WORKER, *catalogue.OF_PROCESS, *catalogue.OF_DATABASE)}
 SETTINGS = {f"OUTLIVE_{key.upper()}" for key in (*config.KEYS, "dashboard_listen", "dashboard_token")}
 COMMANDS = {"worker", "reap", "migrate", "dashboard"}
 STOPPED_S = config.Config().grace_s + 2 * GOODBYE_S
 """How long a worker may take to stop."""
+
+
+OTHERS = {"PodMonitor", "ScaledObject", "TriggerAuthentication"}
+"""Kinds that are not Kubernetes' own."""
+TRIGGER = {"host", "port", "userName", "dbName", "sslmode", "query", "targetQueryValue"}
+"""The fields that the documentation of KEDA's scaler for PostgreSQL asks for, beside the password."""
 
 
 def documents(path: Path) -> list[Any]:
@@ -143,10 +152,10 @@ def pods() -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_kubernetes_accepts_the_manifests(version):
-    """By its published schemas, with no field that they don't know. Theirs don't have the operator of Prometheus."""
+    """By its published schemas, with no field that they don't know. Theirs have neither KEDA nor Prometheus."""
     schemas = pytest.importorskip("kubernetes_validate", reason="the group manifests is not installed")
-    known = [one for (kind, _), one in manifests().items() if kind != "PodMonitor"]
-    assert len(known) == len(manifests()) - 1
+    known = [one for (kind, _), one in manifests().items() if kind not in OTHERS]
+    assert len(known) == len(manifests()) - len(OTHERS)
     for manifest in known:
         schemas.validate(manifest, version, strict=True)
 
@@ -189,7 +198,10 @@ def test_all_that_concerns_the_workers_fits_together():
     found = manifests()
     deployment = found["Deployment", "outlive-worker"]["spec"]
     labels, worker = deployment["template"]["metadata"]["labels"], deployment["template"]["spec"]
-    assert worker["terminationGracePeriodSeconds"] > STOPPED_S
+    assert worker["terminationGracePeriodSeconds"] > (config.Config().timeout_s or 0) + STOPPED_S
+    (container,) = worker["containers"]
+    assert container["lifecycle"]["preStop"]["exec"]["command"][-1] == 'outlive drain "$OUTLIVE_NAME"'
+    slots = container["args"][container["args"].index("--slots") + 1]
     assert [one["labelSelector"]["matchLabels"] for one in worker["topologySpreadConstraints"]] == [labels]
     budget = found["PodDisruptionBudget", "outlive-worker"]["spec"]
     assert budget["selector"]["matchLabels"] == labels
@@ -197,8 +209,63 @@ def test_all_that_concerns_the_workers_fits_together():
     scaling = found["HorizontalPodAutoscaler", "outlive-worker"]["spec"]
     assert ("Deployment", scaling["scaleTargetRef"]["name"]) in found
     assert budget["minAvailable"] < scaling["minReplicas"]
-    (metric,) = (one["external"]["metric"] for one in scaling["metrics"])
+    (external,) = (one["external"] for one in scaling["metrics"])
+    metric = external["metric"]
     assert metric["selector"]["matchLabels"].keys() <= set(KNOWN[metric["name"]].labels)
+    assert external["target"] == {"type": "AverageValue", "averageValue": slots}
+    keda = found["ScaledObject", "outlive-worker"]["spec"]
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (scaling["minReplicas"], scaling["maxReplicas"])
+    assert keda["advanced"]["horizontalPodAutoscalerConfig"] == {"behavior": scaling["behavior"]}
+    assert keda["triggers"][0]["metadata"]["targetQueryValue"] == slots
+
+
+def test_keda_finds_its_target_its_fields_and_its_password():
+    """By the fields that its documentation names: its schemas are in no package."""
+    found = manifests()
+    keda = found["ScaledObject", "outlive-worker"]
+    assert keda["apiVersion"] == "keda.sh/v1alpha1"
+    assert keda["spec"].keys() <= {
+        *("scaleTargetRef", "pollingInterval", "minReplicaCount", "maxReplicaCount", "fallback", "advanced", "triggers")
+    }
+    assert ("Deployment", keda["spec"]["scaleTargetRef"]["name"]) in found
+    assert keda["spec"]["fallback"].keys() == {"failureThreshold", "replicas", "behavior"}
+    (trigger,) = keda["spec"]["triggers"]
+    assert (trigger["type"], trigger["metricType"]) == ("postgresql", "AverageValue")
+    assert trigger["metadata"].keys() == TRIGGER
+    assert {type(value) for value in trigger["metadata"].values()} == {str}
+    (secret,) = found["TriggerAuthentication", trigger["authenticationRef"]["name"]]["spec"]["secretTargetRef"]
+    assert secret["parameter"] == "password"
+    assert secret["key"] in found["Secret", secret["name"]]["stringData"]
+
+
+def test_what_keda_asks_is_answered_to_a_viewer_with_a_whole_number(queue):
+    (trigger,) = manifests()["ScaledObject", "outlive-worker"]["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    queue.execute("set role outlive_viewer")
+    assert queue.value(query) == 0
+    queue.execute("reset role")
+    queue.make_many(20)
+    queue.make("draw", queue="other")
+    queue.execute("set role outlive_viewer")
+    assert queue.value(query) == 20
+
+
+@pytest.mark.skipif(not shutil.which("psql"), reason="psql is not installed")
+@pytest.mark.parametrize(("jobs", "started"), [(0, [1]), (9, [1, 2]), (500, [1, 2, 3, 4])])
+def test_a_machine_has_as_many_workers_as_its_jobs_want(queue, database_url, tmp_path, jobs, started):
+    told = tmp_path / "told"
+    for name in ("systemctl", "outlive"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {told}\n')
+        (tmp_path / name).chmod(0o755)
+    queue.register_worker(WORKER)
+    if jobs:
+        queue.make_many(jobs)
+    queue.claim(limit=3)  # Those that run want their slots too.
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OUTLIVE_DATABASE_URL": database_url}
+    subprocess.run([SCALE, "4", "8"], env=environ, check=True, timeout=60)
+    lines = [line for line in told.read_text().splitlines() if "is-active" not in line]
+    drained = [f"outlive drain --no-wait {os.uname().nodename}-{n}" for n in range(1, 5) if n not in started]
+    assert lines == [f"systemctl start --no-block outlive-worker@{n}" for n in started] + drained
 
 
 def test_what_is_scraped_and_served_is_a_port_of_its_pods():
@@ -222,7 +289,8 @@ def test_a_unit_starts_a_command_with_settings_that_exist(path: Path) -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(path.read_text())
     service = unit["Service"]
-    assert service["ExecStart"].split()[1] in COMMANDS
+    program, word, *_ = service["ExecStart"].split()
+    assert word in COMMANDS if program.endswith("/outlive") else program.endswith(f"/{SCALE.name}")
     assert set(re.findall(r"\bOUTLIVE_\w+", path.read_text())) <= SETTINGS
     if "worker" in path.name:
         assert (service["Type"], service["KillMode"], service["OOMPolicy"]) == ("notify", "mixed", "continue")
@@ -231,10 +299,11 @@ def test_a_unit_starts_a_command_with_settings_that_exist(path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_units(tmp_path):
-    for path in UNITS:
-        text = path.read_text().replace("/srv/outlive/venv/bin/outlive", shutil.which("true") or "")
+    for path in (*UNITS, DEPLOY / "systemd" / "outlive-scale.timer"):
+        program = re.compile(r"/srv/outlive/(venv/bin/outlive|outlive-scale)")
+        text = program.sub(shutil.which("true") or "", path.read_text())
         (tmp_path / path.name.replace("@.", "@1.")).write_text(text)
-    units = sorted(map(str, tmp_path.glob("*.service")))
+    units = sorted(map(str, tmp_path.iterdir()))
     ran = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
     complaints = [line for line in ran.stderr.splitlines() if "outlive" in line]
     assert (ran.returncode, complaints) == (0, []), ran.stderr

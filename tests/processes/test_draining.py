@@ -1,11 +1,16 @@
 """An operator drains a worker: it finishes its jobs, takes no others, and stops."""
 
+from functools import partial
+
 import pytest
 
 from outlive.states import State
 from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.waiting import eventually
+
+BUSY = "select running > 0 from outlive.worker_states where name = %s"
+ENDED = "select count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 
@@ -37,3 +42,30 @@ def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, que
     assert queue.values("select state from outlive.workers") == ["stopped"]
     assert queue.values("select distinct action from outlive.audit") == ["drain worker"]
     assert "drains, because an operator asked for it: 2 jobs are running" in worker.log()
+
+
+def test_a_fleet_that_is_scaled_in_under_load_loses_no_second_of_work(start, queue, database_url, tmp_path):
+    """As Kubernetes does it: the command that waits, and then SIGTERM. Jobs come all the time."""
+    workers = [start(slots=2, name=f"web-{n}") for n in range(3)]
+    cli, made = Cli(database_url), 0
+
+    def load() -> int:
+        """More jobs, once most of those before have begun."""
+        eventually(lambda: queue.value("select count(*) from outlive.waiting") < 20, within_s=60)
+        slow = faults.app.enqueue_many(faults.slowly.job(str(tmp_path)) for _ in range(10))
+        return len(slow) + len(faults.app.enqueue_many(faults.warm.job() for _ in range(200)))
+
+    for worker, name in zip(workers[:2], ("web-0", "web-1"), strict=True):
+        made += load()
+        eventually(partial(queue.value, BUSY, name), within_s=20, what=f"{name} has jobs")
+        with started() as commands:
+            commands.append(drain := cli.process("drain", name))
+            while drain.poll() is None:
+                made += load()
+            assert ended(drain).code == 0
+        worker.stop()
+    eventually(lambda: queue.value(ENDED) == made, within_s=60, what=f"{made} jobs have ended")
+    assert set(queue.values("select outcome from outlive.attempts")) <= {"succeeded", "released"}
+    slow = queue.value("select count(*) from outlive.jobs where task = %s", faults.slowly.name)
+    begun, ended_well = (len(list(tmp_path.glob(f"{what}-*"))) for what in ("begun", "ended"))
+    assert (begun, ended_well) == (slow, slow), "jobs that were given back had not begun"
