@@ -330,7 +330,8 @@ _UNSOUND = {
           and h.id not in (select job_id from outlive.keyed_jobs)
           or h.why = 'key' and j.concurrency_key is null""",
     "one too many of its key": """select max(job_id::text)::uuid from outlive.keyed_jobs
-        where state = 'admitted' group by key having count(*) > max(most)""",
+        where state = 'admitted' and job_id not in (select id from outlive.waiting where unsure)
+        group by key having count(*) > max(most)""",
     "first in the queue for a slot that is free": """select first.job_id from (
           select distinct on (key) key, job_id, most from outlive.keyed_jobs where state = 'queued'
           order by key, priority, ready_at, job_id) first

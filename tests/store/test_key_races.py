@@ -125,23 +125,52 @@ def test_a_job_that_another_transaction_has_locked_is_passed_by_and_not_forgotte
     assert admitted(queue) == [locked]
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_transaction_with_an_old_view_of_the_tables_leaves_the_admission_to_the_reaper(queue, connect, level):
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_of_two_jobs_that_are_enqueued_at_once_with_one_key_one_begins(queue, connect, level):
+    """Neither transaction has seen the other's job, so both jobs wait where they can be claimed."""
     other = connect()
     other.execute(f"begin isolation level {level}".encode())
-    other.execute("select count(*) from outlive.jobs")
-    first = make_keyed(queue)
     make_keyed(other)
+    make_keyed(queue)
     other.execute("commit")
-    assert admitted_now(queue) == [first]
-    assert queue.run(store.admit_due()) == 1
-    assert admitted_now(queue) == [first]
+    assert queue.claim() == [], "each has seen the other"
+    for _ in range(2):
+        [running] = claim(queue)
+        assert claim(queue) == []
+        succeed(queue, running)
+
+
+def test_the_only_job_of_a_key_is_claimed_although_the_key_is_locked(queue, connect):
+    other = connect()
+    make_keyed(queue)
+    other.execute("begin")
+    other.execute("select outlive.lock_keys(%s)", [[CUSTOMER]])
+    assert len(queue.claim()) == 1
+    other.execute("rollback")
+
+
+@pytest.mark.parametrize("how", ["its key is locked", "the claim has an old view"])
+def test_a_job_with_others_behind_it_begins_only_if_it_is_sure_to_have_the_slot(queue, connect, how):
+    """Another transaction may be giving the slot to one of those, which it has seen before this one was there."""
+    other = connect()
+    first, second = make_keyed(queue), make_keyed(queue)
+    other.execute("begin isolation level repeatable read" if how == "the claim has an old view" else "begin")
+    if how == "its key is locked":
+        other.execute("select outlive.lock_keys(%s)", [[CUSTOMER]])
+        assert queue.claim() == []
+    else:
+        assert other.claim() == []
+    other.execute("commit")
+    assert admitted(queue) == [first]
+    [running] = claim(queue)
+    succeed(queue, running)
+    assert [one.id for one in claim(queue)] == [second]
 
 
 def test_batches_with_many_keys_in_any_order_never_deadlock(queue, connect):
     keys = [f"key-{n}" for n in range(50)]
     links_of = [links(key) for key in keys]
-    over = "select key from outlive.keyed_jobs where state = 'admitted' group by key having count(*) > 1"
+    over = "select concurrency_key from outlive.running join outlive.jobs using (id) group by 1 having count(*) > 1"
 
     def play(number: int) -> None:
         mine, chance = connect(), random.Random(number)
@@ -152,8 +181,8 @@ def test_batches_with_many_keys_in_any_order_never_deadlock(queue, connect):
                 for part in (links_of[:20], links_of[20:40]):
                     mine.enqueue([request(links=one) for one in part])
             running = claim(mine, worker=worker, limit=30)
-            mine.end(*(Ended(one.token) for one in running), worker=worker)
             assert mine.values(over) == []
+            mine.end(*(Ended(one.token) for one in running), worker=worker)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(play, range(4)))
@@ -169,7 +198,7 @@ def test_batches_with_many_keys_in_any_order_never_deadlock(queue, connect):
 
 
 def test_a_batch_with_very_many_keys_is_admitted_bit_by_bit(queue):
-    queue.enqueue([request(links=links(f"key-{n}")) for n in range(1200)])
+    queue.enqueue([request(links=links(f"key-{n}", 2)) for n in range(1200)])
     queue.run(store.admit_due(500))
     [some] = queue.values("select count(*) from outlive.waiting")
     assert 0 < some < 1200

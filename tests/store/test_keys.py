@@ -267,7 +267,7 @@ def test_a_sweep_that_comes_late_forgets_no_job(queue):
 
 
 def test_what_a_commit_leaves_of_many_keys_is_admitted_in_parts(queue):
-    queue.enqueue([request(links=links(f"key-{n}")) for n in range(1200)])
+    queue.enqueue([request(links=links(f"key-{n}", 2)) for n in range(1200)])
     assert queue.values("select count(*) from outlive.waiting") == [500]
     looks = [queue.run(store.admit_due()) for _ in range(3)]
     assert looks == [500, 200, 0], "no look takes all that is left"

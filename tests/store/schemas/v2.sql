@@ -84,6 +84,7 @@ create table if not exists outlive.waiting (
   failures smallint not null default 0,
   crashes smallint not null default 0,
   losses smallint not null default 0,
+  unsure boolean,  -- Another job may have the slot of its key: the claim looks (outlive.keep_out).
   primary key (queue, source, task, priority, ready_at, id),
   constraint waiting_id_key unique (id)
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
@@ -165,9 +166,7 @@ create table if not exists outlive.keyed_jobs (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index if not exists keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
-create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id)
-  where state = 'queued';
+create index if not exists keyed_jobs_by_key on outlive.keyed_jobs (key, state, priority, ready_at, job_id);
 create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
 -- Keys of which a slot was given back, or for which a job queues, and which are left for later: at most 500 keys
@@ -1104,8 +1103,10 @@ end $$;
 -- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
--- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
--- `held`, where they slow nothing. Only a job that can run at once is admitted. One that is due later, whose queue
+-- A job that has a slot is admitted: it is in `waiting` or runs. All others are in `held`, where they slow
+-- nothing. A job that is the only one of its key is admitted when it is enqueued, but is unsure: another may be
+-- enqueued at the same time. The claim looks for that (outlive.keep_out), and knows nothing else of keys.
+-- Only a job that can run at once is admitted. One that is due later, whose queue
 -- is paused, or that is a suspect, for which a worker must be idle, waits as `later` and holds up no other.
 -- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
 -- queue.)
@@ -1117,17 +1118,70 @@ end $$;
 -- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
 -- that are locked. If no job queues for a key, it locks nothing.
 
-create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
+create or replace function outlive.park_keyed(ids uuid[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
--- except those that wait for other jobs, which queue when they are released.
+-- except those that wait for other jobs, which queue when they are released. If a key allows one job at a time and
+-- this transaction sees no other job of it, the job is admitted here, unsure: keep_out decides.
 begin
-  with parked as (
+  with made as materialized (
+    select j.id, j.queue, j.source, j.task, j.priority, j.ready_at, j.concurrency_key, j.concurrency
+    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null),
+  first as materialized (
+    select distinct on (m.concurrency_key) m.*
+    from made m
+    where m.concurrency = 1 and m.ready_at <= outlive.now()
+      and not exists (select from outlive.keyed_jobs k where k.key = m.concurrency_key)
+      and not exists (select from outlive.queues q where q.name = m.queue and q.paused_at is not null)
+    order by m.concurrency_key, m.priority, m.ready_at, m.id),
+  admitted as (
+    insert into outlive.keyed_jobs
+    select f.id, f.concurrency_key, 1, 'admitted', f.priority, outlive.now() from first f),
+  placed as (
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, unsure)
+    select f.queue, f.source, f.task, f.priority, f.ready_at, f.id, true from first f),
+  parked as (
     insert into outlive.held
-    select j.id, 'key', outlive.now(), null, j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0
-    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null
+    select m.id, 'key', outlive.now(), null, m.queue, m.source, m.task, m.priority, m.ready_at, 0, 0, 0, 0
+    from made m where m.id not in (select f.id from first f)
     returning held.id)
   select array_agg(p.id) into ids from parked p;
-  perform outlive.leave_turns(outlive.queue_keyed(ids));
+  if ids is not null then
+    perform outlive.leave_turns(outlive.queue_keyed(ids));
+  end if;
+end $$;
+
+create or replace function outlive.keep_out(unsure outlive.waiting[]) returns uuid[]
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- A claim has just taken these jobs from `waiting`. Those whose key another job may have queue for a slot and must
+-- not begin: they are returned. A job that is the only one of its key, in any state, needs no lock: an open
+-- transaction that gives the slot to another job has found a row of the key that is seen here too, of that job or
+-- of the one before it. And a job that is enqueued later, unsure too, sees this one when it is claimed.
+declare
+  others uuid[] := array(
+    select w.id from unnest(unsure) w join outlive.keyed_jobs k on k.job_id = w.id
+    where exists (select from outlive.keyed_jobs o where o.key = k.key and o.job_id <> k.job_id));
+  locked text[] := '{}';
+begin
+  if others = '{}' then
+    return others;
+  end if;
+  if outlive.sees_all() then
+    locked := outlive.lock_keys(array(select k.key from outlive.keyed_jobs k where k.job_id = any(others)));
+  end if;
+  others := array(
+    select k.job_id from outlive.keyed_jobs k
+    where k.job_id = any(others) and (k.key <> all(locked) or exists (
+      select from outlive.keyed_jobs o
+      where o.key = k.key and o.state = 'admitted' and o.job_id <> k.job_id)));
+  insert into outlive.held
+  select w.id, 'key', outlive.now(), null, w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt,
+    w.failures, w.crashes, w.losses
+  from unnest(unsure) w where w.id = any(others);
+  perform outlive.requeue_keyed(others, others);
+  return others;
 end $$;
 
 create or replace function outlive.follow_keys(ids uuid[], states text[], at_once boolean) returns void
@@ -1846,7 +1900,8 @@ returns table (
   failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
--- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
+-- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined,
+-- and one that has no slot of its key queues for it.
 -- A lane without a row has no ready job, or its jobs are locked or have expired, or its source must be asked.
 -- `asked`: the caller has asked the sources.
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
@@ -1875,6 +1930,10 @@ begin
     kept_back as (  -- A case keeps the order: keep_back writes, and costs too much for jobs without crashes.
       select t.id from taken t
       where case when t.crashes > 0 then outlive.keep_back(row(t.*)::outlive.waiting) else false end),
+    kept_out as (
+      select unnest(outlive.keep_out(u.jobs)) as id
+      from (
+        select array_agg(row(t.*)::outlive.waiting) as jobs from taken t where t.unsure having count(*) > 0) u),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -1883,7 +1942,7 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.id not in (select k.id from kept_back k)
+      from taken t where t.id not in (select k.id from kept_back k union all select k.id from kept_out k)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options
@@ -5120,11 +5179,12 @@ declare
   offered record;
   got bigint[] := '{}';
 begin
-  select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+  select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0, null)::outlive.waiting)
       filter (where l.ready), bool_or(l.queue is null)
   into lanes, suspect_waits from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l;
   loop
-    select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+    select array_agg(
+        row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0, null)::outlive.waiting)
         filter (where l.ready and l.wait_s <= 0),
       coalesce(max(l.n), 0), max(array[l.queue, l.source] collate "C")
     into more, page, place
@@ -5854,7 +5914,7 @@ started as (
     t.ready_at, t.failures, t.crashes, t.losses
   from taken t
   where case when t.crashes = 0 then true else not outlive.keep_back(row(t.queue, t.source, t.task, t.priority,
-    t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting) end
+    t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses, null)::outlive.waiting) end
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)

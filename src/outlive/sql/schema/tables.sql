@@ -84,6 +84,7 @@ create table if not exists outlive.waiting (
   failures smallint not null default 0,
   crashes smallint not null default 0,
   losses smallint not null default 0,
+  unsure boolean,  -- Another job may have the slot of its key: the claim looks (outlive.keep_out).
   primary key (queue, source, task, priority, ready_at, id),
   constraint waiting_id_key unique (id)
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
@@ -165,9 +166,7 @@ create table if not exists outlive.keyed_jobs (
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index if not exists keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
-create index if not exists keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id)
-  where state = 'queued';
+create index if not exists keyed_jobs_by_key on outlive.keyed_jobs (key, state, priority, ready_at, job_id);
 create index if not exists keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
 -- Keys of which a slot was given back, or for which a job queues, and which are left for later: at most 500 keys

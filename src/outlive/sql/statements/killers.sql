@@ -37,7 +37,7 @@ started as (
     t.ready_at, t.failures, t.crashes, t.losses
   from taken t
   where case when t.crashes = 0 then true else not outlive.keep_back(row(t.queue, t.source, t.task, t.priority,
-    t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting) end
+    t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses, null)::outlive.waiting) end
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)

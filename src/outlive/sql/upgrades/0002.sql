@@ -7,6 +7,7 @@ alter table outlive.running add column begun boolean;
 alter table outlive.running alter column begun set default true;
 update outlive.running set begun = true;
 alter table outlive.running alter column begun set not null;
+alter table outlive.waiting add column unsure boolean;
 alter table outlive.attempts add column worker_name text, add column hostname text,
   add column expires_at timestamptz, add column memory json,
   add column loss text collate "C" check (loss in ('alone', 'taken back')),

@@ -13,7 +13,8 @@ returns table (
   failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
--- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined.
+-- Refused: a worker that was declared dead claims nothing; a job that has reached its crash limit is quarantined,
+-- and one that has no slot of its key queues for it.
 -- A lane without a row has no ready job, or its jobs are locked or have expired, or its source must be asked.
 -- `asked`: the caller has asked the sources.
 -- `begun` is false for jobs that will wait behind others in their worker: its death is not charged to them. A job
@@ -42,6 +43,10 @@ begin
     kept_back as (  -- A case keeps the order: keep_back writes, and costs too much for jobs without crashes.
       select t.id from taken t
       where case when t.crashes > 0 then outlive.keep_back(row(t.*)::outlive.waiting) else false end),
+    kept_out as (
+      select unnest(outlive.keep_out(u.jobs)) as id
+      from (
+        select array_agg(row(t.*)::outlive.waiting) as jobs from taken t where t.unsure having count(*) > 0) u),
     started as (
       insert into outlive.running (
         id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
@@ -50,7 +55,7 @@ begin
         t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
         outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
         claim_lanes.begun or t.attempt > 0
-      from taken t where t.id not in (select k.id from kept_back k)
+      from taken t where t.id not in (select k.id from kept_back k union all select k.id from kept_out k)
       returning *)
     select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
       s.losses, outlive.carried(j.args), j.options

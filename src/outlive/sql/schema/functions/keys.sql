@@ -1,8 +1,10 @@
 -- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
--- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
--- `held`, where they slow nothing. Only a job that can run at once is admitted. One that is due later, whose queue
+-- A job that has a slot is admitted: it is in `waiting` or runs. All others are in `held`, where they slow
+-- nothing. A job that is the only one of its key is admitted when it is enqueued, but is unsure: another may be
+-- enqueued at the same time. The claim looks for that (outlive.keep_out), and knows nothing else of keys.
+-- Only a job that can run at once is admitted. One that is due later, whose queue
 -- is paused, or that is a suspect, for which a worker must be idle, waits as `later` and holds up no other.
 -- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
 -- queue.)
@@ -14,17 +16,70 @@
 -- stay open for long. A worker's statement that ends jobs admits the next ones itself, and leaves only the keys
 -- that are locked. If no job queues for a key, it locks nothing.
 
-create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
+create or replace function outlive.park_keyed(ids uuid[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
--- except those that wait for other jobs, which queue when they are released.
+-- except those that wait for other jobs, which queue when they are released. If a key allows one job at a time and
+-- this transaction sees no other job of it, the job is admitted here, unsure: keep_out decides.
 begin
-  with parked as (
+  with made as materialized (
+    select j.id, j.queue, j.source, j.task, j.priority, j.ready_at, j.concurrency_key, j.concurrency
+    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null),
+  first as materialized (
+    select distinct on (m.concurrency_key) m.*
+    from made m
+    where m.concurrency = 1 and m.ready_at <= outlive.now()
+      and not exists (select from outlive.keyed_jobs k where k.key = m.concurrency_key)
+      and not exists (select from outlive.queues q where q.name = m.queue and q.paused_at is not null)
+    order by m.concurrency_key, m.priority, m.ready_at, m.id),
+  admitted as (
+    insert into outlive.keyed_jobs
+    select f.id, f.concurrency_key, 1, 'admitted', f.priority, outlive.now() from first f),
+  placed as (
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, unsure)
+    select f.queue, f.source, f.task, f.priority, f.ready_at, f.id, true from first f),
+  parked as (
     insert into outlive.held
-    select j.id, 'key', outlive.now(), null, j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0
-    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null
+    select m.id, 'key', outlive.now(), null, m.queue, m.source, m.task, m.priority, m.ready_at, 0, 0, 0, 0
+    from made m where m.id not in (select f.id from first f)
     returning held.id)
   select array_agg(p.id) into ids from parked p;
-  perform outlive.leave_turns(outlive.queue_keyed(ids));
+  if ids is not null then
+    perform outlive.leave_turns(outlive.queue_keyed(ids));
+  end if;
+end $$;
+
+create or replace function outlive.keep_out(unsure outlive.waiting[]) returns uuid[]
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- A claim has just taken these jobs from `waiting`. Those whose key another job may have queue for a slot and must
+-- not begin: they are returned. A job that is the only one of its key, in any state, needs no lock: an open
+-- transaction that gives the slot to another job has found a row of the key that is seen here too, of that job or
+-- of the one before it. And a job that is enqueued later, unsure too, sees this one when it is claimed.
+declare
+  others uuid[] := array(
+    select w.id from unnest(unsure) w join outlive.keyed_jobs k on k.job_id = w.id
+    where exists (select from outlive.keyed_jobs o where o.key = k.key and o.job_id <> k.job_id));
+  locked text[] := '{}';
+begin
+  if others = '{}' then
+    return others;
+  end if;
+  if outlive.sees_all() then
+    locked := outlive.lock_keys(array(select k.key from outlive.keyed_jobs k where k.job_id = any(others)));
+  end if;
+  others := array(
+    select k.job_id from outlive.keyed_jobs k
+    where k.job_id = any(others) and (k.key <> all(locked) or exists (
+      select from outlive.keyed_jobs o
+      where o.key = k.key and o.state = 'admitted' and o.job_id <> k.job_id)));
+  insert into outlive.held
+  select w.id, 'key', outlive.now(), null, w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt,
+    w.failures, w.crashes, w.losses
+  from unnest(unsure) w where w.id = any(others);
+  perform outlive.requeue_keyed(others, others);
+  return others;
 end $$;
 
 create or replace function outlive.follow_keys(ids uuid[], states text[], at_once boolean) returns void

@@ -135,11 +135,12 @@ declare
   offered record;
   got bigint[] := '{}';
 begin
-  select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+  select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0, null)::outlive.waiting)
       filter (where l.ready), bool_or(l.queue is null)
   into lanes, suspect_waits from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l;
   loop
-    select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+    select array_agg(
+        row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0, null)::outlive.waiting)
         filter (where l.ready and l.wait_s <= 0),
       coalesce(max(l.n), 0), max(array[l.queue, l.source] collate "C")
     into more, page, place
