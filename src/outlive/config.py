@@ -33,6 +33,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sweep_s: float = 30.0
     grace_s: float = 25.0
     slots: int | None = None
+    connections: int = 8
     queues: tuple[str, ...] | None = None
     labels: tuple[str, ...] = ()
     name: str | None = None
@@ -99,6 +100,7 @@ class Settings(TypedDict, total=False):
     sweep_s: Duration
     grace_s: Duration
     slots: int
+    connections: int
     queues: str | list[str] | tuple[str, ...]
     name: str
     service: str
@@ -131,6 +133,8 @@ class Settings(TypedDict, total=False):
 
 
 _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
+MIN_CONNECTIONS = 6
+"""For claims, for life, for watching, and one each for what jobs ask for, for slow ends and for the rest."""
 KEEP_WORKERS_S = 7 * 86400.0
 KEEP_SCHEDULES_S = 7 * 86400.0
 """How long a schedule is kept that its app no longer declares."""
@@ -347,6 +351,8 @@ def _contradictions(c: Config) -> Iterator[str]:
             "dashboard_user_header is set, but dashboard_proxy names every address: any client could send that header; "
             "name only the proxy"
         )
+    if c.connections < MIN_CONNECTIONS:
+        yield f"connections is {c.connections}: a worker needs {MIN_CONNECTIONS}, though not all the time"
     if c.grace_s <= 5:
         yield f"grace_s is {c.grace_s:g}: it must be more than 5, because children get SIGTERM 5 seconds before its end"
     if c.backoff_base_s > c.backoff_cap_s:

@@ -17,7 +17,7 @@ from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
-from outlive.worker.session import Session
+from outlive.worker.session import Session, SessionPool
 from outlive.worker.wakeup import Wakeup
 from tests.driving.making import WORKER, Queue
 
@@ -30,7 +30,8 @@ class Unwritten:
 
     def __init__(self, url: str) -> None:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
-        self.outbox = Outbox(WORKER, self.session.url, leases, Wakeup())
+        (slow,) = SessionPool(url, 1).share(db.COMPLETIONS)
+        self.outbox = Outbox(WORKER, slow, leases, Wakeup())
         self.progress = ProgressWriter(WORKER, self.session, self.outbox, StepWriter(WORKER, self.session))
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
         self.sources = SourceOutcomes(self.session)

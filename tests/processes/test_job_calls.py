@@ -8,13 +8,14 @@ from typing import cast
 
 import pytest
 
-from outlive import statement, store
+from outlive import db, statement, store
 from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.zygote_handle import Parent
+from outlive.worker.session import SessionPool
 from tests.driving.making import Connect, Queue, request
 
 LOCKED = "theirs"
@@ -54,18 +55,20 @@ def beside_locked_calls(
     stranger.make(dedupe_key=LOCKED)
 
     async def use() -> None:
-        calls = JobCalls(database_url, cast("Waits", None))
+        pool = SessionPool(database_url, 3)
+        (sessions,) = pool.share(db.CALLS)
+        calls = JobCalls(sessions, cast("Waits", None))
         asking = [Asking(calls, LOCKED) for _ in range(BLOCKED)]
         try:
-            for first in range(0, BLOCKED, job_calls.SESSIONS):
-                several = min(job_calls.SESSIONS, BLOCKED - first)
+            for first in range(0, BLOCKED, job_calls.AT_ONCE):
+                several = min(job_calls.AT_ONCE, BLOCKED - first)
                 await asyncio.gather(*(calls.run_once() for _ in range(several)))
             assert [one.answer() for one in asking] == [None] * BLOCKED, "they wait"
             await work(calls, asking, stranger)
         finally:
             for one in asking:
                 one.close()
-            for session in calls.pool.sessions:
+            for session in pool.sessions:
                 await session.close()
 
     asyncio.run(use())
@@ -99,9 +102,9 @@ def test_a_call_that_waits_for_a_lock_is_given_up_in_the_end_and_says_why(queue,
     monkeypatch.setattr(job_calls, "LOCK_S", 0.0)
 
     async def work(calls: JobCalls, asking: list[Asking], _: Queue) -> None:
-        for first in range(0, BLOCKED, job_calls.BLOCKED_SESSIONS):
-            await asyncio.gather(*(calls.run_blocked_once() for _ in range(job_calls.BLOCKED_SESSIONS)))
-            assert sum(one.answer() is not None for one in asking) == job_calls.BLOCKED_SESSIONS, first
+        for first in range(0, BLOCKED, job_calls.BLOCKED_AT_ONCE):
+            await asyncio.gather(*(calls.run_blocked_once() for _ in range(job_calls.BLOCKED_AT_ONCE)))
+            assert sum(one.answer() is not None for one in asking) == job_calls.BLOCKED_AT_ONCE, first
         assert calls.pending_bytes == 0
 
     beside_locked_calls(connect, database_url, work)

@@ -2,10 +2,12 @@
 
 import asyncio
 
+from outlive import db
 from outlive.model import Ended
 from outlive.states import State
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending.outbox import SlowEnds
+from outlive.worker.session import SessionPool
 from tests.driving.making import WORKER
 
 RECORDS = b'[{"scope": "prices", "key": "k", "data": 1, "strength": 1}]'
@@ -18,7 +20,9 @@ def test_ends_that_are_locked_delay_only_each_other(queue, connect, database_url
     stranger = connect()
 
     async def write() -> None:
-        slow = SlowEnds(WORKER, database_url, Leases(lease_s=300, renew_s=20), fail=lambda end: None)
+        pool = SessionPool(database_url, 2)
+        (sessions,) = pool.share(db.COMPLETIONS)
+        slow = SlowEnds(WORKER, sessions, Leases(lease_s=300, renew_s=20), fail=lambda end: None)
         for one in locked:
             slow.add_locked(Ended(one.token))
         slow.add(Ended(last_locked.token, records=RECORDS))
@@ -32,7 +36,7 @@ def test_ends_that_are_locked_delay_only_each_other(queue, connect, database_url
                 await slow.run_late_once()
             await slow.run_late_once()
         finally:
-            for session in slow.pool.sessions:
+            for session in pool.sessions:
                 await session.close()
 
     stranger.execute("begin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -25,7 +26,8 @@ from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.claiming.wiring import claim_loop
-from outlive.worker.ending.outbox import LATE_SESSIONS, SESSIONS, Outbox
+from outlive.worker.ending import outbox as ends
+from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.leftovers import Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
@@ -39,10 +41,13 @@ from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.reporting.telemetry import telemetry
-from outlive.worker.session import Session
+from outlive.worker.session import IDLE_S, Session, SessionPool
 from outlive.worker.wakeup import HEED, Wakeup
 
 RunOnce = Callable[[], Awaitable[None]]
+
+ALWAYS = 3
+"""The connections that are not of the pool: for claims, for life, and for what watchers do."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -66,13 +71,16 @@ class Services:
         hot = self._hot = Session(url, db.CLAIMS)
         self.liveness = Liveness(me.id, url, self._notified)
         live = self.liveness.session
-        session, firing, scraped = Session(url), Session(url, db.FIRINGS), Session(url, db.METRICS)
+        session = Session(url)
+        pool = SessionPool(url, config.connections - ALWAYS)
+        (asked,), (slow,) = pool.share(db.CALLS), pool.share(db.COMPLETIONS)
+        steps, firing, scraped = pool.share(db.SERVICE, db.FIRINGS, db.METRICS)
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
-        outbox = self.outbox = Outbox(me.id, url, leases, wake)
+        outbox = self.outbox = Outbox(me.id, slow, leases, wake)
         self.sources = SourceOutcomes(hot)
-        self.steps = StepWriter(me.id, steps := Session(url))
-        self.progress = ProgressWriter(me.id, session, outbox, self.steps)
+        self.steps = StepWriter(me.id, steps)
+        self.progress = ProgressWriter(me.id, steps, outbox, self.steps)
         self.end_lines = EndLines(me.id, live)
         self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.reaper = Reaper(session, config, alerts, me.id)
@@ -84,7 +92,7 @@ class Services:
             on_reload=on_reload, on_set=self._set, reload_error=lambda: zygotes.reload_error,
         )  # fmt: skip
         self.schedules = Schedules(session, firing)
-        self.registration = Registration(me, zygotes.target, config, session, self.schedules)
+        self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
         self.seat = Seat(me.id, live, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         self.claims = claim_loop(
@@ -92,7 +100,7 @@ class Services:
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
-        calls = self.calls = JobCalls(url, self.waits)
+        self.calls = JobCalls(asked, self.waits)
         self.watch = Watch(slots, leases)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, config, live, slots=slots, leases=leases, outbox=outbox, progress=self.progress)
@@ -101,7 +109,7 @@ class Services:
         self.begun_marks = BegunMarks(me.id, live, slots)
         self.suspects = Suspects(me.id, config, live, slots=slots, claim=self.claims.choice.suspect, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
-        self.sessions = (hot, live, session, firing, steps, scraped, *outbox.slow.pool.sessions, *calls.pool.sessions)
+        self.sessions = (hot, live, session, *pool.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         watching = self.seat.only_watching
@@ -123,16 +131,23 @@ class Services:
             ("end line", self.end_lines.run_once),
             ("followed", self.followed_output.run_once),
             ("begun", self.begun_marks.run_once),
-            *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
-            *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_SESSIONS,
-            *[("slow end", self.outbox.slow.run_once)] * SESSIONS,
-            *[("late end", self.outbox.slow.run_late_once)] * LATE_SESSIONS,
+            *[("job call", self.calls.run_once)] * job_calls.AT_ONCE,
+            *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_AT_ONCE,
+            *[("slow end", self.outbox.slow.run_once)] * ends.AT_ONCE,
+            ("late end", self.outbox.slow.run_late_once),
             ("progress", self.progress.run_once),
             ("steps", self.steps.run_once),
             ("parked", self.waits.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
+            ("idle", self._close_idle_once),
         ]
+
+    async def _close_idle_once(self) -> None:
+        """Close the connections that are idle, but not the first two: a worker that has nothing to do needs these."""
+        await asyncio.sleep(IDLE_S / 2)
+        for session in self.sessions[2:]:
+            await session.close_if_idle()
 
     def _notified(self, payload: str) -> None:
         if payload in HEED:

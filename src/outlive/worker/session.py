@@ -1,6 +1,7 @@
 """A session with the database: one connection, replaced when it breaks or keeps failing, one statement at a time.
 
-A lock that another transaction holds costs a statement some seconds, and the session stays usable.
+A lock that another transaction holds costs a statement some seconds, and the session stays usable. What takes long, or
+is seldom needed, shares the sessions of a small pool.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import psycopg
 
@@ -21,12 +23,20 @@ from outlive import db, linux
 
 T = TypeVar("T")
 
+IDLE_S = 10.0
+"""How long a connection stays that nothing uses, and that is only needed at times."""
 LARGE_BYTES = 1 << 20
 REPLACE_AFTER = 3
 """A connection is replaced after this many equal failures in a row: its settings may be the cause. A read-only one is
 replaced at once: sessions may stay read-only when the database is writable again."""
 
 _log = logging.getLogger("outlive.worker")
+
+
+class Runner(Protocol):
+    """What runs statements: a session, or a share of those of a pool."""
+
+    async def run(self, statement: db.Statement[T]) -> T: ...
 
 
 class Session:
@@ -39,9 +49,10 @@ class Session:
         on_idle: Callable[[db.AsyncConnection], None] = lambda _: None,
     ) -> None:
         """`on_open` has each new connection first, and `on_idle` has it when no statement is under way any more."""
-        self.url, self._purpose, self._on_open, self._on_idle = url, purpose, on_open, on_idle
+        self.url, self.purpose, self._on_open, self._on_idle = url, purpose, on_open, on_idle
+        self._in_force = purpose
         self.generation = 0
-        """Counts the connections made: what was seen on one proves nothing on the next."""
+        """Counts the connections made in place of one that was lost: what was seen on that proves nothing any more."""
         self.answers = 0
         """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
         self.answered_at = -math.inf
@@ -59,15 +70,16 @@ class Session:
         return self._connection is not None and self._connection.pooled
 
     async def connect(self) -> db.AsyncConnection:
-        """The connection. A broken one is replaced."""
+        """The connection, with the settings of its purpose. A broken one is replaced."""
+        lost = self._connection is not None
         if self._connection is None or self._connection.closed or self._connection.broken:
             try:
-                self._connection = await db.aconnect(self.url, self._purpose)
+                self._connection = await db.aconnect(self.url, self.purpose)
             except psycopg.OperationalError as error:
                 self._outage.refused(error)
                 raise
-            self.generation += 1
-            self._connected_at = time.monotonic()
+            self.generation += lost or not self.generation
+            self._connected_at, self._in_force = time.monotonic(), self.purpose
             self._outage.over()
             if self._on_open is not None:
                 try:
@@ -75,6 +87,9 @@ class Session:
                 except BaseException:
                     await self._connection.close()
                     raise
+        elif self._in_force is not self.purpose and not self._connection.pooled:
+            await self._connection.execute(self.purpose.settings.encode())
+            self._in_force = self.purpose
         return self._connection
 
     async def open(self) -> None:
@@ -137,24 +152,97 @@ class Session:
         if self._connection is not None:
             await self._connection.close()
 
+    async def close_if_idle(self) -> None:
+        """Close the connection if nothing has used it for a while. The next statement makes another one."""
+        if not self._lock.locked() and time.monotonic() - max(self.answered_at, self._connected_at) > IDLE_S:
+            await self.close()
+            self._connection = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """Shares that together are never without a session."""
+
+    taken: int = 0
+
 
 class SessionPool:
-    """A session for each of a few loops, connected when it is first needed. The one used last is used first."""
+    """A few sessions that are connected when they are needed, and closed when they are idle.
 
-    def __init__(self, url: str, size: int, purpose: db.Purpose = db.SERVICE) -> None:
-        self.sessions = [Session(url, purpose) for _ in range(size)]
+    Some shares of it form a group. One session is kept for each group that has none, so that however many statements of
+    one group take however long, those of another begin. The others go to the one who asks first.
+    """
+
+    def __init__(self, url: str, size: int) -> None:
+        self.sessions = [Session(url) for _ in range(size)]
         self._idle = list(self.sessions)
+        """The one used last is used first."""
+        self._groups: list[_Group] = []
+        self._waiting: list[tuple[_Group, asyncio.Future[None]]] = []
+
+    def share(self, *purposes: db.Purpose) -> tuple[Share, ...]:
+        """A share for each purpose. They are one group."""
+        self._groups.append(group := _Group())
+        return tuple(Share(self, group, purpose) for purpose in purposes)
 
     @asynccontextmanager
-    async def take(self, *, size_bytes: int = 0) -> AsyncIterator[Session]:
-        """A session for a statement of this size. It is closed after a large one: libpq would keep the buffer."""
-        session = self._idle.pop()
+    async def take(self, group: _Group, purpose: db.Purpose) -> AsyncIterator[Session]:
+        await self._turn(group)
+        session = next((one for one in reversed(self._idle) if one.purpose is purpose), self._idle[-1])
+        self._idle.remove(session)
+        session.purpose = purpose
         try:
             yield session
         finally:
             self._idle.append(session)
+            self._give_back(group)
+
+    async def _turn(self, group: _Group) -> None:
+        if self._has_room(group):
+            group.taken += 1
+            return
+        self._waiting.append((group, turn := asyncio.get_running_loop().create_future()))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give_back(group)
+            raise
+
+    def _has_room(self, group: _Group) -> bool:
+        kept = sum(not one.taken for one in self._groups if one is not group)
+        return len(self.sessions) - sum(one.taken for one in self._groups) > kept
+
+    def _give_back(self, group: _Group) -> None:
+        group.taken -= 1
+        for next_group, turn in list(self._waiting):
+            if turn.done():
+                self._waiting.remove((next_group, turn))
+            elif self._has_room(next_group):
+                next_group.taken += 1
+                self._waiting.remove((next_group, turn))
+                turn.set_result(None)
+
+
+@dataclass(slots=True, frozen=True)
+class Share:
+    """The sessions of a pool, for one purpose."""
+
+    pool: SessionPool
+    _group: _Group
+    _purpose: db.Purpose
+
+    @asynccontextmanager
+    async def take(self, *, size_bytes: int = 0) -> AsyncIterator[Session]:
+        """A session for a statement of this size. It is closed after a large one: libpq would keep the buffer."""
+        async with self.pool.take(self._group, self._purpose) as session:
+            yield session
             if size_bytes > LARGE_BYTES:
                 await session.close()
+
+    async def run(self, statement: db.Statement[T]) -> T:
+        async with self.take() as session:
+            return await session.run(statement)
 
 
 class Outage:

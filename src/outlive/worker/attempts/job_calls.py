@@ -19,19 +19,19 @@ from outlive.errors import BadArguments, OutliveError, StaleAttempt
 from outlive.protocol import Call, Reply
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
-from outlive.worker.session import Session, SessionPool
+from outlive.worker.session import Session, Share
 
-SESSIONS = 8
-BLOCKED_SESSIONS = 2
-"""For calls that wait for a lock."""
+AT_ONCE = 8
+"""How many calls run at once, if there are as many sessions."""
+BLOCKED_AT_ONCE = 2
+"""The same for calls that wait for a lock."""
 LOCK_S = 5.0
 """How long a call waits for locks. However many wait, each is tried again at least once."""
 
 
 class JobCalls:
-    def __init__(self, url: str, waits: Waits) -> None:
-        self._waits = waits
-        self.pool = SessionPool(url, SESSIONS + BLOCKED_SESSIONS, db.CALLS)
+    def __init__(self, sessions: Share, waits: Waits) -> None:
+        self._sessions, self._waits = sessions, waits
         self._waiting: dict[tuple[int, int], deque[Call]] = {}
         """The calls of each attempt, by the identity of its child and its token: the first is under way, or next."""
         self._ready: asyncio.Queue[tuple[Child, int]] = asyncio.Queue()
@@ -51,7 +51,7 @@ class JobCalls:
         return (id(child), token) in self._waiting
 
     async def run_once(self) -> None:
-        """Run one call. As many of these run at once as there are sessions."""
+        """Run one call."""
         child, token = await self._ready.get()
         waits = self._waiting[id(child), token][0].verb == "wait"
         await self._run_first(child, token, math.inf if waits else time.monotonic() + LOCK_S, last_try=False)
@@ -65,7 +65,7 @@ class JobCalls:
         """Run the first call of an attempt. If it waits for a lock, it stays the first, and is tried again."""
         call = self._waiting[id(child), token][0]
         try:
-            async with self.pool.take(size_bytes=len(call.body)) as session:
+            async with self._sessions.take(size_bytes=len(call.body)) as session:
                 reply = await self._reply(session, child, call, may_wait=not last_try)
                 if reply is not None:
                     child.answer(reply)

@@ -19,7 +19,7 @@ from outlive.protocol import Progress
 from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.loops import wait
-from outlive.worker.session import Session
+from outlive.worker.session import Runner
 
 EVERY_S = 0.2
 PORTION_BYTES = 2 * 1024 * 1024
@@ -31,7 +31,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 class ProgressWriter:
-    def __init__(self, worker: UUID, session: Session, outbox: Outbox, steps: StepWriter) -> None:
+    def __init__(self, worker: UUID, session: Runner, outbox: Outbox, steps: StepWriter) -> None:
         self._worker, self._session, self._outbox, self._steps = worker, session, outbox, steps
         self._unwritten: dict[int, Progress] = {}
         """The latest progress of each attempt, by token."""

@@ -19,7 +19,7 @@ from outlive.protocol import Call, KeptStep, Reply
 from outlive.worker.ending.outbox import never_accepted
 from outlive.worker.loops import wait
 from outlive.worker.processes.children import Child
-from outlive.worker.session import Session
+from outlive.worker.session import Runner
 
 PORTION_BYTES = 2 * 1024 * 1024
 RELAXED_S = 0.02
@@ -36,7 +36,7 @@ class _Asked:
 
 
 class StepWriter:
-    def __init__(self, worker: UUID, session: Session) -> None:
+    def __init__(self, worker: UUID, session: Runner) -> None:
         self._worker, self._session = worker, session
         self._asked: list[_Asked] = []
         self._some, self._hurry = asyncio.Event(), asyncio.Event()

@@ -3,8 +3,8 @@
 Most ends wait here until the claim loop writes them (claiming/end_and_claim.py). Those that could delay the others
 (they carry records, spawned jobs or new arguments, or another transaction has locked their rows) are slow. Each of
 these is written by itself, on a session of a small pool, so a slow or huge end delays no other. Ends that a lock holds
-up have their own session, so however many they are, they delay only each other. An end that Postgres will never accept
-becomes a failure that says why.
+up are tried again one by one, so however many they are, they delay only each other. An end that Postgres will never
+accept becomes a failure that says why.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.session import LARGE_BYTES, Session, SessionPool
+from outlive.worker.session import LARGE_BYTES, Session, Share
 from outlive.worker.wakeup import Wakeup
 
-SESSIONS = 3
-LATE_SESSIONS = 1
-"""For ends that could not be written at the first try."""
+AT_ONCE = 3
+"""How many slow ends are written at once, if there are as many sessions. Those that could not be written at the first
+try are written one by one."""
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
 LARGE_AGAIN_S = 0.05
@@ -49,10 +49,10 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Outbox:
-    def __init__(self, worker: UUID, url: str, leases: Leases, wake: Wakeup) -> None:
+    def __init__(self, worker: UUID, sessions: Share, leases: Leases, wake: Wakeup) -> None:
         self.leases, self._wake = leases, wake
         self.waiting: list[Ended] = []
-        self.slow = SlowEnds(worker, url, leases, self.put)
+        self.slow = SlowEnds(worker, sessions, leases, self.put)
 
     def put(self, end: Ended) -> None:
         if self.leases.disowned(end.token):
@@ -99,9 +99,8 @@ class _Tries(msgspec.Struct):
 
 
 class SlowEnds:
-    def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
-        self._worker, self._leases, self._fail = worker, leases, fail
-        self.pool = SessionPool(url, SESSIONS + LATE_SESSIONS, db.COMPLETIONS)
+    def __init__(self, worker: UUID, sessions: Share, leases: Leases, fail: Callable[[Ended], None]) -> None:
+        self._worker, self._sessions, self._leases, self._fail = worker, sessions, leases, fail
         self.pending: dict[int, Ended] = {}
         """Ends that are not written yet, by token."""
         self._ready: asyncio.Queue[int] = asyncio.Queue()
@@ -133,7 +132,7 @@ class SlowEnds:
         return any(token not in self._tries for token in self.pending)
 
     async def run_once(self) -> None:
-        """Write one end. As many of these run at once as there are sessions, but one large end at a time."""
+        """Write one end. Several of these run at once, but one large end at a time."""
         await self._write_next(self._ready)
 
     async def run_late_once(self) -> None:
@@ -151,7 +150,7 @@ class SlowEnds:
             return  # Small ends must not wait for it.
         try:
             turn = self._one_large if large else contextlib.nullcontext()
-            async with turn, self.pool.take(size_bytes=_size(end)) as session:
+            async with turn, self._sessions.take(size_bytes=_size(end)) as session:
                 await self._write(session, end)
         except psycopg.Error as error:
             self._try_again_or_fail(end, error)

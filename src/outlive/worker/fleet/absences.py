@@ -29,7 +29,7 @@ class Absences:
     def __init__(self) -> None:
         self._missing: dict[UUID, _Missing] = {}
         self._generation = 0
-        self.reconnected_at = -math.inf
+        self.reconnected_at = self._checked_at = -math.inf
 
     @property
     def next_check_s(self) -> float:
@@ -44,7 +44,8 @@ class Absences:
 
     def found(self, absent: Mapping[UUID, int], now: float) -> None:
         """A check has found these workers without their lock, with its key."""
-        before = self._missing
+        before = self._missing if now - self._checked_at <= CAUTIOUS_S else {}  # It did not watch in between.
+        self._checked_at = now
         self._missing = {
             worker: before[worker] if worker in before and before[worker].key == key else _Missing(key, now)
             for worker, key in absent.items()

@@ -74,9 +74,12 @@ class Identity:
 
 
 class Registration:
-    def __init__(self, me: Identity, target: str, config: Config, session: Session, schedules: Schedules) -> None:
+    def __init__(
+        self, me: Identity, target: str, config: Config, session: Session, live: Session, schedules: Schedules
+    ) -> None:
+        """`session` is for what may wait for others that register, `live` for what every worker asks at times."""
         self._me, self._app, self._config, self._session = me, config.service or full_name(target), config, session
-        self._schedules = schedules
+        self._live, self._schedules = live, schedules
         self._tasks: Mapping[str, TaskFacts] = {}
         self._served: Collection[str] = ()
         """Those that need no label that this worker lacks."""
@@ -160,6 +163,6 @@ class Registration:
         """Declare again what another app has taken over and dropped."""
         if not self._to_declare:
             return
-        orphaned = await self._session.run(store.orphaned_schedules(self._me.id))
+        orphaned = await self._live.run(store.orphaned_schedules(self._me.id))
         if mine := [schedule for schedule in self._to_declare if schedule.name in orphaned]:
             await self._schedules.declare(mine, self._app)

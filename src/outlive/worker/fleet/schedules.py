@@ -21,7 +21,7 @@ from outlive.errors import ConfigError
 from outlive.humanize import counted
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.worker.loops import wait
-from outlive.worker.session import Session
+from outlive.worker.session import Runner, Session
 
 LATE = timedelta(seconds=10)
 """A firing that is later than this was missed."""
@@ -39,7 +39,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Schedules:
-    def __init__(self, reading: Session, firing: Session) -> None:
+    def __init__(self, reading: Session, firing: Runner) -> None:
         self._reading, self._firing = reading, firing
         self._news = asyncio.Event()
         self._fired = 0
@@ -50,8 +50,6 @@ class Schedules:
     async def declare(self, schedules: Sequence[Schedule], app: str) -> None:
         """Write what an app declares."""
         _log_declaration(await self._firing.run(store.declare_schedules(schedules, app)), app)
-        if not schedules:
-            await self._firing.close()  # It is opened again if there is something to fire.
         self._news.set()
 
     async def run_once(self) -> None:
