@@ -94,7 +94,7 @@ class Services:
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
-        self.seat = Seat(me.id, live, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
+        self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         self.claims = claim_loop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies, bounds=bounds or Bounds(),

@@ -36,7 +36,7 @@ async def idle(url: str, number: int) -> None:
     liveness = Liveness(me.id, url, wake.notify)
     live, hot, session = liveness.session, Session(url, db.CLAIMS), Session(url)
     reaper = Reaper(session, config, Alerts(), me.id)
-    seat = Seat(me.id, live, reaper, slots=cast(Slots, SLOTS), wake=wake, on_declared_dead=_ended)
+    seat = Seat(me.id, hot, reaper, slots=cast(Slots, SLOTS), wake=wake, on_declared_dead=_ended)
     heartbeat = Heartbeat(
         me.id, live, config.heartbeat_s, on_declared_dead=_ended, on_drain=_ended, on_reload=_ended,
         on_set=lambda *_: None, reload_error=lambda: None,

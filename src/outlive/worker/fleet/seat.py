@@ -10,6 +10,9 @@ if the watcher's lock (liveness.py) is free, as it is at once when the watcher h
 of them watches a second after all watchers were killed, and five seconds after all were frozen. Behind a pooler there
 is no lock, and the term alone decides.
 
+All this runs on the connection of the claim loop, which is idle when the worker is: a worker whose listening connection
+is silently cut finds jobs all the same.
+
 Watchers are spread over hosts: one that finds another on its own host leaves its seat to a host that has none. A seat
 that stays vacant is taken all the same. To be a watcher for too long does no harm, since all that watchers do may be
 done by several workers at once.
