@@ -68,6 +68,8 @@ class SourceAccount:
 
 
 gateway: Gateway | None = None
+database_url: str | None = None
+"""The address that the worker's app has in code. An app with another one has its own connections, inside jobs too."""
 _Job = tuple[object, SourceAccount | None]
 _of_process: _Job = (None, None)
 """The job that runs alone in this process. It does not belong to a thread: a job may start threads."""

@@ -16,10 +16,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlive import config
-from outlive.states import State
+from outlive.states import Outcome, State
 from tests import faults
+from tests.dashboard.asking import Dashboard
 from tests.driving.commands import Cli
 from tests.driving.jobs import begun
+from tests.driving.making import Queue
 from tests.matrix.asking import all_end_once
 from tests.matrix.loading import Load
 from tests.matrix.servers import PORT, Programs, Server
@@ -83,6 +85,25 @@ def test_the_doctor_of_a_standby_says_so_and_looks_at_the_rest(standby):
     assert levels["this server is a standby: no job can be enqueued or run here"] == "problem"
     assert levels["no job is stuck"] == levels["no job has failed in the last day"] == "fine"
     assert not any("could not look at" in what for what in levels)
+
+
+def test_the_dashboard_of_a_standby_shows_every_page_and_says_why_it_changes_nothing(server, standby):
+    use(server.url)
+    job = faults.add.enqueue(1, 2)
+    with Queue.at(server.url) as queue:
+        queue.make_quarantined()
+        queue.make_finished(Outcome.FAILED)
+    eventually(lambda: standby.ask("select from outlive.jobs where id = %s", job.id), what="the standby has the job")
+    paths = ["killers", "workers", "queues", "tasks", "sources", "schedules", "batches", "audit", "metrics", "readyz"]
+    with Dashboard(standby.url) as dashboard:
+        for path in ("", "jobs", f"jobs/{job.id}", *paths):
+            answer = dashboard.get(f"/{path}")
+            assert answer.status_code == 200, (path, answer.text)
+        assert str(job.id) in dashboard.get("/jobs").text
+        browser = dashboard.operator
+        refused = browser.post("/act", action="cancel", ids=str(job.id), back="/jobs", proof=browser.proof())
+    assert refused.status_code == 503
+    assert "the database is read-only now; nothing was written" in refused.text
 
 
 def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, standby, start, tmp_path):

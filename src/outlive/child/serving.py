@@ -62,6 +62,8 @@ def import_app(target: Target) -> importing.App:
     """Import the app, and send its log records to the supervisor. A copy that the module forks exits here."""
     with CopiesExit(os.getpid()):
         app = importing.import_app(target.app)
+    url = app.settings.get("database_url")
+    job_gateway.database_url = None if url is None else str(url)
     log_records.send(target.log_level)
     return app
 

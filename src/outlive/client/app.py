@@ -83,7 +83,7 @@ class App:
         self.settings = configuration.in_code({"database_url": database_url, **settings})
         """The settings that are given in code."""
         self._config: Config | None = None
-        self.runner = StatementRunner(lambda: self.config)
+        self.runner = StatementRunner(lambda: self.config, self.settings.get("database_url"))
         redirection.note(self)
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.

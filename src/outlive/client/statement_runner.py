@@ -27,8 +27,14 @@ _USE_SYNC = "use enqueue, enqueue_many or `with app.batch(…)`, from async code
 
 
 class StatementRunner:
-    def __init__(self, config: Callable[[], Config]) -> None:
-        self._config = config
+    def __init__(self, config: Callable[[], Config], own_url: object = None) -> None:
+        self._config, self._own_url = config, own_url
+
+    @property
+    def _gateway(self) -> job_gateway.Gateway | None:
+        """The way through the supervisor, inside a job. It has the database of its own app, and no other."""
+        others = self._own_url and job_gateway.database_url and self._own_url != job_gateway.database_url
+        return None if others else job_gateway.gateway
 
     @cached_property
     def connections(self) -> Connections:
@@ -41,7 +47,7 @@ class StatementRunner:
 
     def read(self, one: Statement[T], until: float | None) -> T:
         """Run a statement that only reads. TimeoutError if there is no answer until then (monotonic)."""
-        if until is None or job_gateway.gateway is not None:
+        if until is None or self._gateway is not None:
             return self.run(one)
         from outlive import db
 
@@ -51,13 +57,13 @@ class StatementRunner:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
             return caller_connections.run_all(caller_connections.borrow(connection, _USE_ASYNC), statements)
-        if job_gateway.gateway is not None:
-            return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
+        if (gateway := self._gateway) is not None:
+            return statement.read_answers(statements, gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
 
     def wait_for(self, ids: Collection[UUID], ring: Callable[[], object]) -> Waiter | None:
         """A waiter for the end of these jobs: `ring` is called when one may have ended. None: they must be polled."""
-        if job_gateway.gateway is None:
+        if self._gateway is None:
             with suppress(RuntimeError):  # No thread can start, for example because the interpreter ends.
                 return self.connections.waiting.enter(ids, ring)
         return None
@@ -72,7 +78,7 @@ class StatementRunner:
 
     async def aread(self, one: Statement[T], until: float | None) -> T:
         """The async twin of `read`."""
-        if until is None or job_gateway.gateway is not None:
+        if until is None or self._gateway is not None:
             return await self.arun(one)
         from outlive import db
 
@@ -84,7 +90,7 @@ class StatementRunner:
             return await caller_connections.arun_all(
                 await caller_connections.aborrow(connection, _USE_SYNC), statements
             )
-        if job_gateway.gateway is not None:
-            answer = await job_gateway.gateway.acall("run", statement.ask(statements))
+        if (gateway := self._gateway) is not None:
+            answer = await gateway.acall("run", statement.ask(statements))
             return statement.read_answers(statements, answer)
         return await self.connections.arun_all(statements)

@@ -1,0 +1,1 @@
+"""Jobs over several databases: docs/explanation/scale.md."""

@@ -1,0 +1,21 @@
+"""The tasks of an app that has two databases. Each has workers of its own: `outlive worker shards.tasks:first`."""
+
+from __future__ import annotations
+
+import os
+
+from shards.router import Shards
+
+shards = Shards(*os.environ["SHARDS"].split())
+first, second = shards.apps
+
+
+@shards.task
+def charge(tenant: str, cents: int) -> str:
+    return f"{tenant} paid {cents}"
+
+
+@shards.task
+def give(tenant: str, friend: str) -> str:
+    """A job may enqueue on any shard. Only on its own does that happen together with its end."""
+    return str(charge(friend).enqueue(friend, 100).id)
