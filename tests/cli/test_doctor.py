@@ -18,6 +18,7 @@ from outlive.operations.findings import (
     Finding,
     judge_clock,
     judge_disk,
+    judge_fleet,
     judge_jobs,
     judge_locks,
     judge_server,
@@ -179,6 +180,20 @@ def test_each_ill_of_the_server_has_its_weight(queue, sick, level, said):
     assert worst.level == level
     assert said in worst.what
     assert worst.next or level == "fine"
+
+
+def test_the_connections_of_the_fleet_are_added_up_and_compared_with_every_limit(queue):
+    queue.register_worker(connections="50")
+    [health], [worker] = queue.run(store.health()), queue.run(store.list_workers())
+    now = health | {"connections": 9, "allowed_connections": 97}
+    [fine] = judge_fleet(now, [worker])
+    assert fine == Finding("fine", "1 worker may use 50 connections and 7 others are used now: 97 are allowed")
+    [advice] = judge_fleet(now, [worker, worker])
+    assert advice.level == "advice"
+    assert advice.what == "2 workers may use 100 connections and 5 others are used now, but only 97 are allowed"
+    assert list(judge_fleet(health, [worker | {"state": "dead"}])) == []
+    queue.execute(f"alter database {queue.info.dbname} connection limit 40".encode())
+    assert queue.run(store.health())[0]["allowed_connections"] == 40
 
 
 def test_idle_workers_and_idle_queues_are_no_problem(queue):

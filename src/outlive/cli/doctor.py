@@ -114,10 +114,13 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     if (there := looks("the clock of the database", store.clock())) is not None:
         yield findings.judge_clock(there - (before + time.time()) / 2, doubt_s=(time.time() - before) / 2)
     health = looks("stuck jobs, the quarantine and workers", store.job_health())
+    workers = looks("the workers", store.list_workers())
+    if server is not None and workers is not None:
+        yield from findings.judge_fleet(server[0], workers)
     yield from findings.judge_work(
         None if health is None else health[0],
         looks("the queues", store.list_queues()),
-        looks("the workers", store.list_workers()),
+        workers,
         looks("the lanes", store.list_lanes(limit=10_000)),
         looks("the sources", store.list_sources()),
         looks("the schedules", store.list_schedules()),

@@ -25,6 +25,8 @@ DEAD_ROWS = 100_000
 MUCH_WAL_BYTES = 1024**3
 MOST_NAMED = 5
 HOUR_S, DAY_S = 3600.0, 86_400.0
+KEPT_CONNECTIONS = 2
+"""Those that a worker has while it has nothing to do."""
 _RELOAD = "select pg_reload_conf()"
 FEW_BYTES, LITTLE = 10 * 1024**3, 0.1
 """How much of a disk is free at least; less of a small one."""
@@ -79,7 +81,24 @@ def judge_server(health: Row) -> Iterator[Finding]:
     what = f"{used} of {most} connections are used"
     cure = "use fewer, or alter system set max_connections = … and restart Postgres"
     level: Level = "problem" if used > 0.95 * most else "advice"
-    yield checked(used <= 0.8 * most, what, (f"{what}: a worker needs three", cure), level)
+    yield checked(used <= 0.8 * most, what, (f"{what}: a worker needs two", cure), level)
+
+
+def judge_fleet(health: Row, workers: Rows) -> Iterator[Finding]:
+    """Whether there are connections enough if each worker that is alive uses as many as it may."""
+    living = [row["connections"] or 1 for row in workers if row["state"] in ("active", "stale", "draining")]
+    if not living:
+        return
+    others = max(0, health["connections"] - KEPT_CONNECTIONS * len(living))
+    needed, allowed = sum(living) + others, health["allowed_connections"]
+    fleet = f"{counted(len(living), 'worker')} may use {sum(living)} connections and {others} others are used now"
+    cure = (
+        "raise max_connections (or the limit of the role or database) and restart Postgres, lower the setting "
+        "`connections` of the workers, or put a pooler in front of clients"
+    )
+    yield checked(
+        needed <= allowed, f"{fleet}: {allowed} are allowed", (f"{fleet}, but only {allowed} are allowed", cure)
+    )
 
 
 def judge_vacuum(health: Row) -> Iterator[Finding]:

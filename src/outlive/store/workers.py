@@ -79,7 +79,8 @@ def register_worker(
     settings = {key: config and getattr(config, key) for key in ("heartbeat_s", "renew_s", "stale_s", "dead_s")}
     alerts = [key for key in ALERTS if getattr(config, key, None)]
     given = {**columns, **settings, "queues": queues, "secret": secret, "formerly": formerly, "alerts": alerts}
-    return statement("register_worker", nothing, **given, labels=config and config.labels)
+    more = {key: config and getattr(config, key) for key in ("labels", "connections")}
+    return statement("register_worker", nothing, **given, **more)
 
 
 @decoded_by(nothing)

@@ -286,7 +286,8 @@ create table if not exists outlive.workers (
   told boolean not null default false,  -- A command was run for its death.
   reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
   reload_error text,  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
-  labels text[]  -- What its machine has; it takes no job of a task that needs others.
+  labels text[],  -- What its machine has; it takes no job of a task that needs others.
+  connections int  -- How many connections to the database it has at most; null: unknown.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 create index if not exists workers_untold on outlive.workers (died_at) where state = 'dead' and not told;
@@ -5583,7 +5584,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   greatest(coalesce(r.slots, 0) - k.slots, 0)::bigint as claimed_ahead,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
   k.app, k.reload_requested_at,
-  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error, k.labels
+  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error, k.labels,
+  case when k.state in ('active', 'stale', 'draining') then k.connections end as connections
 from outlive.workers k
   left join (
     select n.worker, sum(n.jobs) as jobs, sum(ceil(n.jobs / coalesce(t.share, 1))) as slots
@@ -6079,18 +6081,18 @@ select s.name, s.value, s.attempt, s.took_s, s.at, s.supplied_by from outlive.st
 order by s.at, s.name;
 $statement$;
 
-create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "labels" text[] default null, "formerly" uuid default null)
+create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "labels" text[] default null, "connections" int default null, "formerly" uuid default null)
 returns void language sql as $statement$
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
-    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels)
+    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels, connections)
   values ($1::uuid, $2::text, $3::text, $4::int, $5::text, $6::text[], $7::int,
     coalesce($8::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
     coalesce($9::double precision, 30), coalesce($10::double precision, 20),
     coalesce($11::double precision, 60), coalesce($12::double precision, 120), $13::text[],
-    $14::text[])
+    $14::text[], $15::int)
   on conflict (id) do nothing returning id)
-select outlive.take_back($15::uuid) from registered where $15::uuid is not null;
+select outlive.take_back($16::uuid) from registered where $16::uuid is not null;
 $statement$;
 
 create or replace function outlive.statement_tell_tasks("tasks" text[] default null, "app" text default null, "schedules" text[] default null, "worker" uuid default null)

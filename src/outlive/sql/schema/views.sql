@@ -100,7 +100,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
   greatest(coalesce(r.slots, 0) - k.slots, 0)::bigint as claimed_ahead,
   case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes,
   k.app, k.reload_requested_at,
-  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error, k.labels
+  case when k.state in ('active', 'stale', 'draining') then k.reload_error end as reload_error, k.labels,
+  case when k.state in ('active', 'stale', 'draining') then k.connections end as connections
 from outlive.workers k
   left join (
     select n.worker, sum(n.jobs) as jobs, sum(ceil(n.jobs / coalesce(t.share, 1))) as slots

@@ -177,7 +177,7 @@ order by r.started_at limit :limit::int;
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
   busy_slots, claimed_ahead, trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at,
-  reload_error, labels
+  reload_error, labels, connections
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
@@ -276,6 +276,10 @@ select
    order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot_pid,
   (select count(*) from pg_stat_activity a where a.datname is not null)::int as connections,
   current_setting('max_connections')::int as max_connections,
+  least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+      - coalesce(current_setting('reserved_connections', true)::int, 0),
+    (select nullif(d.datconnlimit, -1) from pg_database d where d.datname = current_database()),
+    (select nullif(r.rolconnlimit, -1) from pg_roles r where r.rolname = current_user)) as allowed_connections,
   (select json_agg(json_build_object('name', t.relname, 'dead', t.n_dead_tup, 'live', t.n_live_tup, 'vacuumed',
      to_char(greatest(t.last_vacuum, t.last_autovacuum), 'YYYY-MM-DD HH24:MI')) order by t.n_dead_tup desc)
    from pg_stat_user_tables t where t.schemaname = 'outlive' and t.n_dead_tup > 0) as dead_rows,

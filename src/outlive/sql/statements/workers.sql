@@ -30,12 +30,12 @@ on conflict (name) do update set
 -- returns void
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
-    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels)
+    heartbeat_s, renew_s, stale_s, dead_s, alerts, labels, connections)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
     coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
     coalesce(:heartbeat_s::double precision, 30), coalesce(:renew_s::double precision, 20),
     coalesce(:stale_s::double precision, 60), coalesce(:dead_s::double precision, 120), :alerts::text[],
-    :labels::text[])
+    :labels::text[], :connections::int)
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 

@@ -30,7 +30,8 @@ alter table outlive.workers add column missed_at timestamptz, add column stop_re
   add column schedules text[], add column heartbeat_s double precision, add column renew_s double precision,
   add column stale_s double precision, add column dead_s double precision, add column alerts text[],
   add column died_of text, add column died_with int, add column told boolean,
-  add column reload_requested_at timestamptz, add column reload_error text, add column labels text[];
+  add column reload_requested_at timestamptz, add column reload_error text, add column labels text[],
+  add column connections int;
 alter table outlive.workers alter column secret set default gen_random_uuid(),
   alter column heartbeat_s set default 30, alter column renew_s set default 20,
   alter column stale_s set default 60, alter column dead_s set default 120, alter column told set default false;
