@@ -1,6 +1,7 @@
 """Settings that describe a worker or a task are stored with it: the process that acts obeys those, not its own."""
 
 import asyncio
+import math
 from datetime import timedelta
 
 import pytest
@@ -44,6 +45,15 @@ def test_after_an_outage_each_worker_has_the_time_for_its_own_next_heartbeat(que
     assert silent(queue, 3600, reconnected_s=56) == ["usual"]
     assert silent(queue, 3600, reconnected_s=190) == []
     assert silent(queue, 3600) == ["slow"]
+
+
+def test_a_server_that_has_just_started_proves_no_worker_silent(queue):
+    """A reaper that begins then did not see that the server was away."""
+    queue.register_worker(new_worker(), name="usual", heartbeat_s="1000d", stale_s="2000d", dead_s="3000d")
+    queue.execute("update outlive.workers set last_seen = pg_postmaster_start_time() - interval '1 second'")
+    assert silent(queue, 0, reconnected_s=math.inf) == []
+    queue.execute("update outlive.workers set last_seen = pg_postmaster_start_time()")
+    assert silent(queue, 0, reconnected_s=math.inf) == ["usual"]
 
 
 def test_a_reaper_waits_for_the_slowest_living_worker_after_a_jump_of_the_clock(queue):

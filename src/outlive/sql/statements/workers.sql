@@ -191,7 +191,8 @@ returning k.id, k.name, k.hostname, k.pid, k.last_seen, k.died_of as why, k.died
 -- active, draining -> stale: workers without a heartbeat for their stale_s. active, stale, draining -> dead: those
 -- without a heartbeat for their dead_s that have renewed no lease since. A row is a worker that is dead now. `by`
 -- is as for `expire`. :reconnected_s is how long the server has been back, after it was away: until then no
--- heartbeat could arrive, so each worker has the time for one and a half, and ten seconds to reconnect. Clients in
+-- heartbeat could arrive, so each worker has the time for one and a half, and ten seconds to reconnect. A reaper
+-- that has just begun does not know that, so the age of the server counts too; null: neither counts. Clients in
 -- other languages can write any number: one that reaches back to before the first timestamp would be an error.
 with reckoned as materialized (
   select least(outlive.now(), to_timestamp(:by::double precision)) as now),
@@ -202,7 +203,10 @@ silent as (
   from outlive.workers k cross join reckoned c
   where k.state in ('active', 'stale', 'draining')
     and k.last_seen < c.now - least(k.stale_s, 1e10) * interval '1 second'
-    and coalesce(:reconnected_s::double precision > 10 + 1.5 * k.heartbeat_s, true)
+    and (:reconnected_s::double precision is null
+      or 10 + 1.5 * k.heartbeat_s < least(:reconnected_s::double precision, case
+        when k.last_seen < pg_postmaster_start_time()
+        then extract(epoch from clock_timestamp() - pg_postmaster_start_time()) end))
   order by k.id for update of k skip locked),
 changed as (
   update outlive.workers k set
