@@ -215,3 +215,23 @@ def test_an_end_that_makes_nothing_ready_sends_no_notification(queue, listener, 
     sleep(queue)
     queue.end(Ended(claimed.token, **end_it))
     assert listener.heard() == 0
+
+
+def test_of_many_that_sleep_three_that_have_the_task_are_woken_for_one_job(queue, connect):
+    able, others = [new_worker() for _ in range(5)], [new_worker() for _ in range(5)]
+    heard = {}
+    for worker in (*able, *others):
+        queue.run(store.register_worker(worker, name="n", hostname="h", pid=1, version="v", queues=None, slots=1))
+        queue.run(store.tell_tasks(worker, [TASK if worker in able else "other"], app="shop:app"))
+        queue.run(store.sleep(worker))
+        heard[worker] = Listener(connect(), queue, f"outlive_{str(worker)[:8]}")
+    all_of_them = Listener(connect(), queue)
+    queue.enqueue([request()])
+    woken = [worker for worker in heard if heard[worker].payloads() == ['["default", "work", 5]']]
+    assert len(woken) == 3
+    assert set(woken) <= set(able)
+    assert all_of_them.heard() == 0
+    for worker in able[:2]:
+        queue.run(store.wake(worker))
+    queue.enqueue([request()])
+    assert all_of_them.heard() == 1, "few are left"

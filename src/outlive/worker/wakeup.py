@@ -30,6 +30,8 @@ class Wakeup:
         self.cancel, self.watch, self.follow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
+        self.asleep = False
+        """The claim loop does not search by itself for a while: the tick must look for it."""
         self.resumable = False
         """The wait of a job may be over whose process is parked here."""
         self.hints: dict[LaneKey, None] = {}

@@ -2095,6 +2095,7 @@ end $$;
 --     leave_out_existing  for a call that is repeated
 --     link                to batches, other jobs and keys
 --     wake                notifies the workers that sleep
+--     wake_for            notifies a few of those that sleep and have a task
 --
 -- SQLSTATEs: OL001 the dedupe key is taken (dedupe.sql), OL003 bad input.
 
@@ -2110,6 +2111,34 @@ create or replace function outlive.wake() returns void language plpgsql as $$
 begin
   if exists (select from outlive.sleepers) then
     perform pg_notify('outlive', '');
+  end if;
+end $$;
+
+create or replace function outlive.wake_for(queue text, task text, payload text) returns void
+language plpgsql as $$
+-- A job waits: notify three of the workers that sleep and can run it, by chance, each on its own channel. If they
+-- can't take it, a tick of another one finds it. If hardly more than three sleep, notify all: workers in other
+-- languages have no channel, and a transaction may commit when others sleep than now.
+declare
+  point uuid := gen_random_uuid();
+  chosen uuid[];
+begin
+  with able as (
+    (select s.worker from outlive.sleepers s join outlive.workers k on k.id = s.worker
+     where s.worker >= point and wake_for.task = any(k.tasks) and k.app is not null
+       and (k.queues is null or wake_for.queue = any(k.queues))
+     order by s.worker limit 4)
+    union all
+    (select s.worker from outlive.sleepers s join outlive.workers k on k.id = s.worker
+     where s.worker < point and wake_for.task = any(k.tasks) and k.app is not null
+       and (k.queues is null or wake_for.queue = any(k.queues))
+     order by s.worker limit 4)
+    limit 4)
+  select array_agg(a.worker) into chosen from able a;
+  if cardinality(chosen) = 4 then
+    perform pg_notify('outlive_' || left(c.worker::text, 8), payload) from unnest(chosen[:3]) c(worker);
+  else
+    perform pg_notify('outlive', payload);
   end if;
 end $$;
 
@@ -2417,7 +2446,7 @@ begin
   end if;
   if notify then
     -- A worker that reads the lane of the job saves a search. A name may be too long for a notification.
-    perform pg_notify('outlive', case
+    perform outlive.wake_for(queue, task, case
       when source <> '' or exists (
         select from outlive.queues q where q.name = queue and q.paused_at is not null) then ''
       else left(json_build_array(queue, task, priority)::text, 1900) end);

@@ -28,7 +28,7 @@ from outlive.worker.wakeup import Wakeup
 from outlive_lab.bench import jobs
 
 TASKS = [jobs.warm.name, jobs.fresh.name]
-SLOTS = SimpleNamespace(tasks=dict.fromkeys(TASKS), queues=None, capacity=lambda: 1)
+SLOTS = SimpleNamespace(tasks=dict.fromkeys(TASKS), queues=None)
 
 
 async def idle(url: str, number: int) -> None:
@@ -41,13 +41,15 @@ async def idle(url: str, number: int) -> None:
         me.id, live, config.heartbeat_s, on_declared_dead=_ended, on_drain=_ended, on_reload=_ended,
         on_set=lambda *_: None, reload_error=lambda: None,
     )  # fmt: skip
-    await hot.run(me.registering(config))
-    await hot.run(store.tell_tasks(me.id, TASKS, app="outlive_lab.bench.jobs:app"))
+    await session.run(me.registering(config))
+    await session.run(store.tell_tasks(me.id, TASKS, app="outlive_lab.bench.jobs:app"))
     await liveness.show()
     await hot.run(store.sleep(me.id))
+    await session.close()  # A watcher opens it again.
 
     async def search() -> None:
         wake.clear()
+        wake.asleep = True
         await hot.run(store.unsourced_lanes(TASKS))
         await wake.wait(SLEEP_S)
 

@@ -169,5 +169,7 @@ class Sleep:
                 self._bounds.idle()
             pause_s = min(PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)], self._finder.pause_s())
             self._pauses += 1
-            self._slept_until = time.monotonic() + pause_s
+            self._wake.asleep = pause_s > LOOK_S
             await self._wake.wait(pause_s)
+            self._wake.asleep = False
+            self._slept_until = time.monotonic()

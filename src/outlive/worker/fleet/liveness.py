@@ -73,7 +73,7 @@ class Liveness:
             return
         while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
             pass
-        await connection.execute("listen outlive")
+        await connection.execute(f"listen outlive; listen outlive_{str(self._worker)[:8]}".encode())
         self._notify("")  # For what was enqueued before this connection listened.
 
     def _listen(self, connection: db.AsyncConnection) -> None:

@@ -91,7 +91,7 @@ class Seat:
         await asyncio.sleep(random.uniform(*TICK_S))
 
     async def tick(self) -> None:
-        tasks = list(self._slots.tasks) if self._slots.capacity() else []
+        tasks = list(self._slots.tasks) if self._wake.asleep else []
         announcements = self._reaper.announcements
         alerts = announcements.has_command and not self.held
         asked_at = time.monotonic()
