@@ -6,6 +6,9 @@ migrate at a time; the next finds nothing to do.
 
 An upgrade locks all tables before it changes one. Clients wait behind a lock that is being waited for, so an upgrade
 that can't have all of them soon gives them up, and tries again later.
+
+A schema says which earlier version it serves. Workers and clients of that version go on, and may start: an upgrade to
+it only adds, and a later version takes away what none of them needs any more.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, program, search_path, sql
+from outlive import db, program, search_path, sql, store
 from outlive.config import Config, load
 from outlive.errors import ConfigError, DatabaseBusy, SchemaMismatch
 
-VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
+VERSION, SERVES = map(int, re.findall(r"values \((\d+), (\d+)\)", sql.read("schema/version.sql"))[0])
+"""The version of the schema, and the earliest one whose workers and clients can work with it."""
 _FUNCTIONS = (
     *("verdict", "results", "after_ends", "batches", "keys", "completion", "losses", "claims", "dedupe", "enqueue"),
     *("operators", "waits", "steps", "audit", "finding", "dependencies", "late_releases", "expiring", "sources"),
@@ -39,8 +43,8 @@ _GIVE_UP_S = 600
 
 _RELATIONS = """
 select string_agg(format('outlive.%I', relname), ', ' order by
-  array_position(array['tasks', 'dedupe_keys', 'jobs', 'waiting', 'sleepers'], relname::text), relkind, relname)
-from pg_class where relnamespace = 'outlive'::regnamespace and relkind in ('r', 'v')
+  array_position(array['tasks', 'dedupe_keys', 'jobs', 'waiting', 'sleepers'], relname::text), relname)
+from pg_class where relnamespace = 'outlive'::regnamespace and relkind = 'r'
 """
 _LONGEST_USER = """
 select format('%s (process %s of user %s)', coalesce(nullif(application_name, ''), 'a session'), pid, usename)
@@ -95,12 +99,12 @@ def script(current: int = 0) -> str:
 
 
 def version(connection: db.Connection) -> int:
-    """The version of the database's schema; 0 if it has no schema."""
+    """The version of the database's schema, as this code may use it: a newer one that serves it counts as its own.
+
+    0: the database has no schema.
+    """
     found = connection.execute("select to_regclass('outlive.schema_version') is not null").fetchone()
-    if found != (True,):
-        return 0
-    row = connection.execute("select max(version) from outlive.schema_version").fetchone()
-    return (row and row[0]) or 0
+    return (db.run(connection, store.schema_version(VERSION)) or 0) if found == (True,) else 0
 
 
 def check(connection: db.Connection, url: str | None = None) -> None:
@@ -175,9 +179,11 @@ def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
         if before > VERSION:
             check(connection)
         if 0 < before < VERSION:
-            _refuse_while_workers_run(connection, before)
+            if before < SERVES:
+                _refuse_while_workers_run(connection, before)
             _lock_tables(connection)
-            _refuse_while_workers_run(connection, before)  # One may have started until the tables were locked.
+            if before < SERVES:  # One may have started until the tables were locked.
+                _refuse_while_workers_run(connection, before)
         if text := script(before):
             connection.execute(text.encode())
         if roles or (before < VERSION and _has_roles(connection)):
@@ -187,13 +193,15 @@ def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
 
 
 def _lock_tables(connection: db.Connection) -> None:
-    """Lock all tables and views, in the order in which an enqueue locks them, so that neither waits for the other."""
+    """Drop all views and lock all tables, in the order in which readers and an enqueue lock them, so that none of them
+    waits for the other. (To lock a view is to lock the catalogs that it reads, which is not allowed.)"""
     relations = connection.execute(_RELATIONS).fetchone()
     assert relations
     connection.execute(
         f"set local lock_timeout = 0; set local statement_timeout = {round(_LOCK_WAIT_S * 1000)}".encode()
     )
     try:
+        connection.execute(sql.read("schema/drop_views.sql").encode())
         connection.execute(f"lock table {relations[0]} in access exclusive mode".encode())
     except (psycopg.errors.QueryCanceled, psycopg.errors.DeadlockDetected) as error:
         raise _InUse from error

@@ -175,7 +175,7 @@ def test_metrics_need_a_token_and_probes_need_none(dashboard):
     assert stranger.get("/metrics", authorization=f"Bearer {OPERATOR}").status_code == 200
 
 
-@pytest.mark.parametrize("change", ["set version = version - 1", "set version = version + 1"])
+@pytest.mark.parametrize("change", ["set version = version - 1", "set (version, serves) = (version + 1, version + 1)"])
 def test_it_is_not_ready_for_the_schema_of_another_version(dashboard, queue, change):
     assert dashboard.get("/readyz").status_code == 200
     queue.execute(f"update outlive.schema_version {change}")

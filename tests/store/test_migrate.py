@@ -147,6 +147,14 @@ def test_a_newer_schema_is_neither_used_nor_migrated(queue):
     assert catalog(queue) == before
 
 
+def test_a_newer_schema_that_serves_this_version_is_used_and_left_as_it_is(queue):
+    queue.execute("insert into outlive.schema_version values (%s, now(), %s)", [migrate.VERSION + 1, migrate.VERSION])
+    before = catalog(queue)
+    migrate.check(queue)
+    assert migrate.migrate(queue) == (migrate.VERSION, migrate.VERSION)
+    assert catalog(queue) == before
+
+
 def test_there_is_a_snapshot_of_every_version():
     assert [path.stem for path in SNAPSHOTS] == [f"v{version}" for version in range(1, migrate.VERSION + 1)]
 

@@ -299,7 +299,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())
         run(
             store.write_some(),
-            store.schema_version(),
+            store.schema_version(1),
             store.with_prefix("jobs", "0"),
             store.with_prefix("batches", "0"),
         )

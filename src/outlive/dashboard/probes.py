@@ -58,7 +58,7 @@ class Probes:
 
     async def _is_ready(self, request: Request) -> Response:
         try:
-            version = await self._site.database.run(store.schema_version())
+            version = await self._site.database.run(store.schema_version(VERSION))
         except SchemaMismatch:
             return PlainTextResponse(ANOTHER_SCHEMA, 503)
         except OutliveError:

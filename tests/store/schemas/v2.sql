@@ -39,7 +39,8 @@ end $$;
 -- The versions of the schema that were installed here. The highest one holds.
 create table if not exists outlive.schema_version (
   version int primary key,
-  applied_at timestamptz not null default now()
+  applied_at timestamptz not null default now(),
+  serves int  -- The earliest version whose workers and clients can work with it. Null: only its own can.
 );
 
 -- The only clock; Python never sends "now". Tests replace this function: no role could be kept from a setting.
@@ -6188,5 +6189,6 @@ begin
   end loop;
 end $$;
 
--- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
-insert into outlive.schema_version (version) values (2);
+-- The version of the schema in this folder, and the earliest one whose workers and clients can work with it;
+-- upgrades/ says how to get here from earlier ones.
+insert into outlive.schema_version (version, serves) values (2, 2);

@@ -39,7 +39,8 @@ end $$;
 -- The versions of the schema that were installed here. The highest one holds.
 create table if not exists outlive.schema_version (
   version int primary key,
-  applied_at timestamptz not null default now()
+  applied_at timestamptz not null default now(),
+  serves int  -- The earliest version whose workers and clients can work with it. Null: only its own can.
 );
 
 -- The only clock; Python never sends "now". Tests replace this function: no role could be kept from a setting.

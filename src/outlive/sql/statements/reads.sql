@@ -327,5 +327,8 @@ create temporary table outlive_doctor on commit drop as select md5(n::text) from
 select extract(epoch from outlive.now())::double precision;
 
 -- name: schema_version
--- Null: no version is installed.
-select max(version) from outlive.schema_version;
+-- The version of the schema for a program that was made for version :mine: a newer one that serves it counts as
+-- that. Null: no version is installed. Version 1 did not say what it serves.
+select case when v.version > :mine::int and (to_jsonb(v) ->> 'serves')::int <= :mine::int then :mine::int
+  else v.version end
+from outlive.schema_version v order by v.version desc limit 1;

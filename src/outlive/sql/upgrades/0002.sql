@@ -1,6 +1,8 @@
 -- From version 1 to 2: changes of tables that exist. schema/tables.sql, which follows, makes missing ones. Workers
 -- of version 1 can't work with it, so `outlive migrate` refuses while one runs.
 
+alter table outlive.schema_version add column serves int;
+
 -- No column is added with its default: newer minor versions of Postgres refuse that while a function has the
 -- table's row as a parameter.
 alter table outlive.running add column begun boolean;
