@@ -24,6 +24,7 @@ from outlive.validation import Duration
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     database_url: str | None = None
     home: str | None = None
+    session_url: str | None = None
     jobs_see_database_url: bool = False
     heartbeat_s: float = 30.0
     stale_s: float = 60.0
@@ -92,6 +93,7 @@ class Settings(TypedDict, total=False):
     """The settings as an app gives them: `App(database_url="postgresql://…", max_attempts=3, timeout_s="10m")`."""
 
     home: str
+    session_url: str
     heartbeat_s: Duration
     stale_s: Duration
     dead_s: Duration
@@ -132,7 +134,7 @@ class Settings(TypedDict, total=False):
     sentry: bool
 
 
-_SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
+_SECRETS = frozenset({"database_url", "session_url", "dashboard_token", "dashboard_viewer_token"})
 MIN_CONNECTIONS = 6
 """For claims, for life, for watching, and one each for what jobs ask for, for slow ends and for the rest."""
 KEEP_WORKERS_S = 7 * 86400.0

@@ -6,6 +6,7 @@ not know what a statement means.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import select
 import time
@@ -22,7 +23,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGresult
 
-from outlive import search_path
+from outlive import pooling, search_path
 from outlive.binary import packed, read_json_raw
 from outlive.errors import BadArguments, DatabaseBusy, DatabaseUnreachable, OutliveError, of_sqlstate
 from outlive.statement import Row as Row
@@ -282,7 +283,7 @@ def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
 
 
 async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
-    """The async twin of `connect`."""
+    """The async twin of `connect`. Workers use it, so it also notices that a pooler keeps sessions."""
     with _without_password(url):
         connection = await AsyncConnection.connect(
             _conninfo(url, purpose), autocommit=True, prepare_threshold=None, connect_timeout=10
@@ -290,8 +291,10 @@ async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
     read_json_raw(connection)
     cursor = await connection.execute(search_path.pin_session(connection.info.backend_pid, purpose.check_ms))
     if await cursor.fetchone() is None:
-        connection.pooled = True
-    elif purpose.settings:
+        connection.pooled = not await asyncio.to_thread(pooling.keeps_sessions, _conninfo(url, purpose))
+        if not connection.pooled:
+            await connection.execute(search_path.pin_session(None, purpose.check_ms))
+    if purpose.settings and not connection.pooled:
         await connection.execute(purpose.settings.encode())
     return connection
 

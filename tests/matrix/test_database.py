@@ -16,12 +16,9 @@ from typing import Literal
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import outlive
 from outlive import config, embedded, linux
 from outlive.humanize import short_id
-from outlive.states import State
 from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.commands import Cli
@@ -31,7 +28,7 @@ from tests.embedded.actors import end_everything_at, postmaster_of
 from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.loading import Load
-from tests.matrix.servers import Programs, Server
+from tests.matrix.servers import Server
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -299,69 +296,6 @@ def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(queue):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
     assert queue.execute("select from outlive.dedupe_keys").rowcount <= 30
-
-
-# A pooler in between
-
-
-@pytest.fixture
-def pooled_url(database_url: str, programs: Programs) -> Iterator[str]:
-    """The test's database behind PgBouncer in transaction mode."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("PgBouncer is not installed: apt install pgbouncer")
-    folder = Path(tempfile.mkdtemp(prefix="outlive-pool-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    programs.give(folder)
-    parts = conninfo_to_dict(database_url)
-    lines = [
-        "[databases]",
-        f"* = host={parts['host']} port={parts.get('port', 5432)} user=postgres",
-        "[pgbouncer]",
-        "listen_addr =",
-        f"unix_socket_dir = {folder}",
-        "auth_type = any",
-        "pool_mode = transaction",
-        "default_pool_size = 10",
-        f"logfile = {folder}/log",
-    ]
-    (folder / "pool.ini").write_text("\n".join(lines))
-    pooler = programs.start(program, folder / "pool.ini", log=folder / "said")
-    try:
-        eventually((folder / ".s.PGSQL.6432").exists, what="PgBouncer listens")
-        yield make_conninfo(database_url, host=str(folder), port=6432)
-    finally:
-        pooler.send_signal(signal.SIGINT)
-        pooler.wait(20)
-        shutil.rmtree(folder)
-
-
-@pytest.mark.fault(42)
-def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
-    pooled_url, start, queue, database_url, tmp_path
-):
-    faults.app.configure(config.load(flags={"database_url": pooled_url}))
-    worker = start(url=pooled_url, slots=2, **SHORT)
-    worker.says("the database is behind a pooler in transaction mode")
-    assert "! a pooler in transaction mode is between here and the server" in Cli(pooled_url)("doctor").out
-    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(200))
-    killer, endless = faults.die_by.enqueue("SIGSEGV"), faults.clean_up.enqueue(str(tmp_path / "out"))
-    eventually((tmp_path / "out.started").exists, within_s=20)
-    assert endless.cancel()
-    eventually(lambda: endless.status() is State.CANCELLED, what="it is cancelled")
-    eventually(lambda: killer.status() is State.QUARANTINED, within_s=20, what="the killer is caught")
-    all_end_once(database_url, jobs)
-    assert queue.execute("select from outlive.liveness").fetchall() == []
-    assert outlive.gather([faults.add.enqueue(n, n) for n in range(3)], timeout=20) == [0, 2, 4]
-    assert queue.execute("select from outlive.awaited").fetchall() == []
-    held = faults.wait_for.enqueue(str(tmp_path / "held"))
-    begun(tmp_path / "held")
-    worker.kill()
-    start(url=pooled_url, slots=2, **SHORT)
-    begun(tmp_path / "held", times=2)
-    (tmp_path / "held").touch()
-    all_end_once(database_url, [held])
-    assert outcomes(database_url, held) == ["lost", "succeeded"]
 
 
 # Any two at once

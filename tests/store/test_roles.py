@@ -253,7 +253,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.take_seat(WORKER, term_s=3, anyway=True), store.keep_seat(WORKER, term_s=3), store.leave_crowd(WORKER)
         )
         run(store.note_missed([WORKER], for_s=10), store.heartbeat(WORKER, "active"), store.give_up_silent())
-        run(store.slowest(30.0), store.untold_deaths(within_s=60, batch=9), store.try_lock("sweep"))
+        run(store.slowest(30.0), store.untold_deaths(within_s=60, batch=9), store.try_lock("sweep"), store.place())
         run(store.unlock("sweep"), store.clock(), store.list_workers(), store.convict(WORKER, tokens))
         run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]

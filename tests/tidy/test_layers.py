@@ -13,7 +13,7 @@ LAYERS = [
     {"operations"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},
-    {"db", "binary", "sql", "embedded", "temporary", "timetable", "caller_connections"},
+    {"db", "binary", "sql", "embedded", "temporary", "timetable", "caller_connections", "pooling"},
     {
         *("statement", "search_path", "states", "model", "policy", "errors", "config", "wire", "annotations"),
         *("arguments", "references", "protocol", "job_gateway", "linux", "validation", "foreign_options", "logs"),

@@ -13,7 +13,7 @@ from typing import TypeVar
 import psycopg
 import typer
 
-from outlive import config, db, migrate, operations, store
+from outlive import config, db, migrate, operations, pooling, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
@@ -97,12 +97,8 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
             yield _refused("the version of the schema", error)
         else:
             yield Finding("fine", f"the schema has version {migrate.VERSION}")
-    if connection.pooled:
-        yield Finding(
-            "advice",
-            "a pooler in transaction mode is between here and the server: a worker notices jobs and deaths later",
-            "give workers the address of the server itself, or a pool in session mode",
-        )
+    if context.config.database_url and connection.pooled:
+        yield _judge_pooler(context.config.database_url, context.config.session_url)
     looks = _Looks(connection)
     if (server := looks("the settings of the server", store.health())) is not None:
         yield from findings.judge_server(server[0])
@@ -130,6 +126,21 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
         yield findings.judge_failures(operations.run(selection.count(failed), looks.run))
     yield from findings.judge_locks(looks("the locks", store.lock_holders()) or [])  # Last: see LOCK_WAIT_S.
     yield from looks.findings
+
+
+def _judge_pooler(url: str, session_url: str | None) -> Finding:
+    """Whether workers have a session of their own, on which they show their life and listen."""
+    with db.translated_errors():
+        if pooling.keeps_sessions(url):
+            return Finding("fine", "a pooler in session mode is between here and the server")
+        pooler = "a pooler in transaction mode is between here and the server"
+        if session_url is not None and pooling.keeps_sessions(session_url):
+            return Finding("fine", f"{pooler}, and session_url bypasses it")
+    return Finding(
+        "advice",
+        f"{pooler}: a worker notices jobs and deaths later",
+        "set session_url (OUTLIVE_SESSION_URL) to the address of the server itself, or of a pool in session mode",
+    )
 
 
 class _Looks:

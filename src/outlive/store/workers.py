@@ -155,6 +155,8 @@ def slowest(own_s: float) -> Statement[float]:
     """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
 
 
+@decoded_by(list)
+def place() -> Statement[list[Any]]: ...
 @decoded_by(scalar)
 def try_lock(name: str) -> Statement[bool]: ...
 @decoded_by(nothing)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from outlive import db
+from outlive import db, store
 from outlive.config import Config
+from outlive.errors import ConfigError
 from outlive.humanize import counted
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
@@ -69,7 +70,7 @@ class Services:
     ) -> None:
         self.me, self.config, self.alerts = me, config, alerts
         hot = self._hot = Session(url, db.CLAIMS)
-        self.liveness = Liveness(me.id, url, self._notified)
+        self.liveness = Liveness(me.id, config.session_url or url, self._notified)
         live = self.liveness.session
         session = Session(url)
         pool = SessionPool(url, config.connections - ALWAYS)
@@ -169,8 +170,20 @@ class Services:
 
     async def register(self) -> None:
         """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""
+        if self.config.session_url:
+            await self._refuse_another_database()
         await self.registration.register_worker()
         await self.liveness.show()
+
+    async def _refuse_another_database(self) -> None:
+        """The life of a worker must show where its jobs are."""
+        there = Session(self.liveness.session.url)
+        try:
+            if await there.run(store.place()) != await self._hot.run(store.place()):
+                named = db.named(there.url), db.named(self._hot.url)
+                raise ConfigError("session_url ({}) reaches another database than database_url ({})".format(*named))
+        finally:
+            await there.close()
 
     @property
     def running(self) -> str:

@@ -37,6 +37,7 @@ from outlive.worker.services import Services
 from outlive.worker.signals import Signals
 
 IDLE_CHECK_S = 0.1
+ADDRESSES = ("OUTLIVE_DATABASE_URL", "OUTLIVE_SESSION_URL")
 URGENT = ("claim", "liveness", "tick", "reap")
 """The services that begin jobs, and by which workers notice each other's death: they retry sooner than others."""
 
@@ -102,7 +103,7 @@ class Supervisor:
         self._zygotes = Zygotes(
             target,
             self.id,
-            hidden=VARIABLES if config.jobs_see_database_url else (*VARIABLES, "OUTLIVE_DATABASE_URL"),
+            hidden=VARIABLES if config.jobs_see_database_url else (*VARIABLES, *ADDRESSES),
             spare=self._alerts.processes,
             log_level=config.job_log_level,
         )

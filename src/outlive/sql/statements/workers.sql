@@ -238,6 +238,10 @@ returning k.id, k.name, k.hostname, k.pid, k.last_seen, k.died_of as why, k.died
 select greatest(:own_s::double precision, max(greatest(k.renew_s, k.heartbeat_s))) from outlive.workers k
 where k.state in ('active', 'stale', 'draining');
 
+-- name: place
+-- The server, since its start, and the database: what two addresses that reach the same one have in common.
+select pg_postmaster_start_time()::text, d.oid::bigint from pg_database d where d.datname = current_database();
+
 -- name: try_lock
 -- Take an advisory lock in this session, if it is free.
 select pg_try_advisory_lock(hashtextextended(:name::text, 0));

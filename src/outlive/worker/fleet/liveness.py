@@ -29,7 +29,7 @@ from outlive.worker.session import Session
 BEHIND_A_POOLER = (
     "the database is behind a pooler in transaction mode: other workers notice the death of this one only when its "
     "heartbeat is missed (after two minutes) or its leases expire (after five), and it finds new jobs by polling every "
-    "second; give workers an address that bypasses the pooler"
+    "second; give workers an address that bypasses the pooler, with session_url (OUTLIVE_SESSION_URL)"
 )
 
 FIRST_S = 5.0
