@@ -17,5 +17,5 @@ def charge(tenant: str, cents: int) -> str:
 
 @shards.task
 def give(tenant: str, friend: str) -> str:
-    """A job may enqueue on any shard. Only on its own does that happen together with its end."""
+    """A job may enqueue on any shard. Jobs that it spawns, which come with its end, are on its own."""
     return str(charge(friend).enqueue(friend, 100).id)

@@ -40,6 +40,7 @@ RUN: dict[str, dict[str, list[object]]] = {
         f"{RESULTS} where j.task = 'shop.apologize'": ["sorry: RuntimeError: nothing is sold for 19"],
     },
     "how-to/async.md": {"select count(*)::int from outlive.attempts where outcome = 'succeeded'": [400]},
+    "how-to/fleet.md": {},
     "how-to/limits.md": {
         "select count(*) from outlive.attempts where outcome = 'succeeded'": [14],
         "select distinct concurrency_key || concurrency from outlive.jobs": ["customer-72"],
