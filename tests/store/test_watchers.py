@@ -139,11 +139,11 @@ def test_a_worker_that_stops_gives_up_its_seat(queue, connect):
     assert watchers(queue) == []
 
 
-def test_no_seat_is_vacant_while_the_database_is_read_only(queue):
+def test_a_worker_learns_that_nothing_can_be_written(queue):
     queue.execute("set default_transaction_read_only = on")
-    assert not tick(queue).vacant
+    assert tick(queue).read_only
     queue.execute("set default_transaction_read_only = off")
-    assert tick(queue).vacant
+    assert not tick(queue).read_only
 
 
 # Hosts

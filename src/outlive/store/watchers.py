@@ -18,6 +18,8 @@ class Tick(msgspec.Struct, frozen=True):
     """The database's clock."""
     dead: bool
     """Others have declared this worker dead."""
+    read_only: bool
+    """Nothing can be written now."""
     vacant: bool
     """A watcher's seat is free."""
     look: bool

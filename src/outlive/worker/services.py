@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Mapping
 
 from outlive import db, store
@@ -45,6 +46,8 @@ from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import IDLE_S, Session, SessionPool
 from outlive.worker.wakeup import HEED, Wakeup
 
+HEED_S = 0.5
+"""Within which time a worker asks what an operator wants, by chance: all workers of a fleet hear of it at once."""
 RunOnce = Callable[[], Awaitable[None]]
 
 ALWAYS = 3
@@ -152,7 +155,7 @@ class Services:
 
     def _notified(self, payload: str) -> None:
         if payload in HEED:
-            self.heartbeat.hurry()
+            asyncio.get_running_loop().call_later(random.uniform(0, HEED_S), self.heartbeat.hurry)
         else:
             self.wake.notify(payload)
 

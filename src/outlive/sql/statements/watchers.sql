@@ -22,8 +22,8 @@ lane as (
 select
   extract(epoch from outlive.now())::double precision as now,
   exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead') as dead,
-  not :watching::boolean and current_setting('transaction_read_only') = 'off'
-    and (select count(*) from outlive.watchers s where not outlive.vacant(s)) < 3 as vacant,
+  current_setting('transaction_read_only') = 'on' as read_only,
+  not :watching::boolean and (select count(*) from outlive.watchers s where not outlive.vacant(s)) < 3 as vacant,
   exists (select from lane l where l.task = any(:tasks::text[]) and l.ready_at <= outlive.now())
     or exists (
       select from mine q, lateral (

@@ -2,8 +2,9 @@
 
 Sources are searched in batches, in at most 3 % of the time: thousands of sources delay no other lane.
 
-A worker marks itself asleep in the database before its last search for work, and enqueue notifies workers that are
-asleep: no job goes unnoticed. A busy worker is not marked, so that enqueue need not notify it.
+A worker marks itself asleep in the database before its last search for work, and enqueue notifies some of the workers
+that are asleep. The tick (fleet/seat.py) finds what they miss. A busy worker is not marked, so that enqueue need not
+notify it.
 """
 
 from __future__ import annotations

@@ -106,6 +106,8 @@ class Seat:
             self._wake.notify()
         if found.untold:
             announcements.untold.set()
+        if found.read_only:
+            return  # A term that ends meanwhile can be renewed later.
         if self._until > -math.inf:
             await self._keep()
         elif found.vacant:
