@@ -168,7 +168,7 @@ class Connection(_Own, psycopg.Connection[Row]):
         return _last(results)
 
     def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
-        return super().wait(gen if self.until is None else _bounded(gen, self.until), *args, **more)
+        return super().wait(gen if self.until is None else bounded(gen, self.until), *args, **more)
 
 
 class AsyncConnection(_Own, psycopg.AsyncConnection[Row]):
@@ -185,7 +185,7 @@ def _last(results: Sequence[PGresult]) -> PGresult:
     return results[-1]
 
 
-def _bounded(gen: PQGen[T], until: float) -> PQGen[T]:
+def bounded(gen: PQGen[T], until: float) -> PQGen[T]:
     """The same work, which raises when the time is up. psycopg wakes it ten times per second."""
     try:
         wanted = next(gen)
@@ -270,9 +270,7 @@ def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequ
 def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
     """A connection that commits each statement."""
     with _without_password(url):
-        connection = Connection.connect(
-            _conninfo(url, purpose), autocommit=True, prepare_threshold=None, connect_timeout=10
-        )
+        connection = Connection.connect(_conninfo(url, purpose), autocommit=True, prepare_threshold=None)
     read_json_raw(connection)
     pin = search_path.pin_session(connection.info.backend_pid, purpose.check_ms)
     if connection.execute(pin).fetchone() is None:
@@ -285,9 +283,7 @@ def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
 async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
     """The async twin of `connect`. Workers use it, so it also notices that a pooler keeps sessions."""
     with _without_password(url):
-        connection = await AsyncConnection.connect(
-            _conninfo(url, purpose), autocommit=True, prepare_threshold=None, connect_timeout=10
-        )
+        connection = await AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, prepare_threshold=None)
     read_json_raw(connection)
     cursor = await connection.execute(search_path.pin_session(connection.info.backend_pid, purpose.check_ms))
     if await cursor.fetchone() is None:
@@ -305,7 +301,10 @@ def _commits_each(connection: psycopg.BaseConnection[Any]) -> bool:
 
 def _conninfo(url: str, purpose: Purpose) -> str:
     """The address with our settings. What the address itself says wins, except that texts are always UTF-8."""
-    parameters = {"application_name": "outlive", **purpose.keepalives, **conninfo_to_dict(url)}
+    given = conninfo_to_dict(url)
+    # For each host. One of several may be frozen and answer none, while another one is the primary.
+    connect_s = 2 if "," in f"{given.get('host')}{given.get('hostaddr')}" else 10
+    parameters = {"application_name": "outlive", "connect_timeout": connect_s, **purpose.keepalives, **given}
     return make_conninfo("", **{**parameters, "client_encoding": "UTF8"})
 
 

@@ -193,6 +193,17 @@ def test_a_server_that_never_answers_is_given_up(tmp_path):
         assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize("where", ["127.0.0.1:{port}/shop?connect_timeout=2", "127.0.0.1:{port},127.0.0.1:1/shop"])
+def test_a_host_that_never_answers_gets_the_time_of_the_address_or_two_seconds_beside_others(where):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        start = time.monotonic()
+        with pytest.raises(psycopg.OperationalError):
+            db.connect(f"postgresql://{where.format(port=silent.getsockname()[1])}")
+        assert 1.9 < time.monotonic() - start < 8
+
+
 @pytest.mark.parametrize(
     "url",
     [

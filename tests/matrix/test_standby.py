@@ -15,13 +15,14 @@ from uuid import UUID
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outlive import config
+from outlive import config, linux
 from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import Dashboard
 from tests.driving.commands import Cli
 from tests.driving.jobs import begun
 from tests.driving.making import Queue
+from tests.driving.workers import freeze
 from tests.matrix.asking import all_end_once
 from tests.matrix.loading import Load
 from tests.matrix.servers import PORT, Programs, Server
@@ -76,6 +77,24 @@ def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(server, st
     all_end_once(standby.url, [job for job in load.acknowledged if job.id in known])
     assert standby.ask("select from outlive.held") == []
     assert all(worker.process.poll() is None for worker in workers)
+
+
+def test_workers_leave_a_primary_that_is_frozen_and_begin_jobs_on_the_next_one(server, standby, start):
+    url = address_of_primary(server, standby)
+    use(url)
+    workers = [start(url=url, slots=2) for _ in range(2)]
+    all_end_once(server.url, [faults.add.enqueue(1, 1)])
+    frozen = server.tree()
+    try:
+        freeze(frozen)
+        standby.ask("select pg_promote()")
+        use(standby.url)
+        all_end_once(standby.url, faults.app.enqueue_many(faults.add.job(n, n) for n in range(20)))
+    finally:
+        for pid in frozen:
+            linux.kill(pid, signal.SIGCONT)
+    assert standby.ask("select distinct state from outlive.workers") == [("active",)]
+    assert all(worker.says("all connections are made again") for worker in workers)
 
 
 def test_the_doctor_of_a_standby_says_so_and_looks_at_the_rest(standby):

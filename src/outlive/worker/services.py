@@ -37,6 +37,7 @@ from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.fleet.seat import Seat
+from outlive.worker.fleet.silence import Silence
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
@@ -114,6 +115,7 @@ class Services:
         self.suspects = Suspects(me.id, config, live, slots=slots, claim=self.claims.choice.suspect, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
         self.sessions = (hot, live, session, *pool.sessions)
+        self.silence = Silence(url, self.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         watching = self.seat.only_watching
@@ -124,6 +126,7 @@ class Services:
             ("take back", self.taking_back.run_once),
             ("heartbeat", self.heartbeat.run_once),
             ("liveness", self.liveness.run_once),
+            ("silence", self.silence.run_once),
             ("tick", self.seat.run_once),
             ("reap", watching(self.reaper.check_once)),
             ("follow", watching(self.leftovers.run_once)),

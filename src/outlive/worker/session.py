@@ -56,6 +56,8 @@ class Session:
         self.answers = 0
         """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
         self.answered_at = -math.inf
+        self.asked_at: float | None = None
+        """Since when a statement is under way."""
         self.round_trips: Counter[str] = Counter()
         """The same by statement; several that run together count as one, under the first name."""
         self._connection: db.AsyncConnection | None = None
@@ -68,6 +70,13 @@ class Session:
     @property
     def pooled(self) -> bool:
         return self._connection is not None and self._connection.pooled
+
+    @property
+    def backend_pid(self) -> int | None:
+        """The process of the server that has this session."""
+        if self._connection is None or self._connection.closed:
+            return None
+        return self._connection.info.backend_pid
 
     async def connect(self) -> db.AsyncConnection:
         """The connection, with the settings of its purpose. A broken one is replaced."""
@@ -94,8 +103,8 @@ class Session:
 
     async def open(self) -> None:
         """Connect, if there is no connection."""
-        async with self._lock:
-            self._on_idle(await self.connect())
+        async with self._turn() as connection:
+            self._on_idle(connection)
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._counting_failures(statement.name) as connection:
@@ -107,10 +116,19 @@ class Session:
             return await db.arun_all(connection, statements)
 
     @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[db.AsyncConnection]:
+        """The connection, for one statement at a time."""
+        async with self._lock:
+            self.asked_at = time.monotonic()
+            try:
+                yield await self.connect()
+            finally:
+                self.asked_at = None
+
+    @asynccontextmanager
     async def _counting_failures(self, statement: str) -> AsyncIterator[db.AsyncConnection]:
         """Each statement counts by itself: reads may succeed where writes fail."""
-        async with self._lock:
-            connection = await self.connect()
+        async with self._turn() as connection:
             try:
                 yield connection
             except psycopg.Error as error:
