@@ -41,6 +41,7 @@ def gameday(
     report: Annotated[
         Path | None, typer.Option(help="Write gameday-SEED.md, .json and .png to this directory.")
     ] = None,
+    ha: Annotated[bool, typer.Option("--ha", help="Play on three nodes under Patroni, and kill primaries.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Play even in a database that has other jobs.")] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Allow more time: this machine has other work.")] = False,
 ) -> None:
@@ -55,6 +56,8 @@ def gameday(
 
     if kills is not None and minutes is not None:
         raise ConfigError("--kills and --minutes are both given: give only one of them")
+    if ha and kills is None and minutes is None:
+        minutes = 10.0
     options = Options(
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         kills=200 if kills is None else kills,
@@ -64,6 +67,7 @@ def gameday(
         slots=slots,
         json=json,
         report=report,
+        ha=ha,
         force=force,
         bounds=BUSY if busy else Bounds(),
     )

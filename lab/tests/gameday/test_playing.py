@@ -19,7 +19,7 @@ from outlive import linux
 from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import connections, squeeze
-from outlive_lab.gameday.history import Kind
+from outlive_lab.gameday.history import FAILOVERS, Kind
 from tests.cli.test_demo import processes_in
 from tests.driving.making import Queue
 from tests.waiting import eventually
@@ -49,6 +49,15 @@ def told(game: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
     out, err = game.communicate(timeout=PATIENCE_S)
     assert out, err
     return game.returncode, json.loads(out)
+
+
+def with_deck(counts: str) -> list[str]:
+    """The words that start a game of these faults only, with little time between those that stop everything."""
+    wanted = ", ".join(f"d.Kind.{count}" for count in counts.split(", "))
+    lines = ["from outlive_lab.gameday import deck as d, faults as f", "f.CALM_S = 5.0", f"wanted = {{{wanted}}}"]
+    lines += ["d.DECK = {kind: (wanted.get(kind, 0), *rest) for kind, (_, *rest) in d.DECK.items()}"]
+    lines += ["from outlive_lab.commands import main", "main()"]
+    return [sys.executable, "-c", "\n".join(lines)]
 
 
 def took_s(verdict: dict[str, Any], name: str) -> float:
@@ -98,12 +107,8 @@ def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_pa
 def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence():
     """A game whose only faults are such freezes, and kills of children in between. The database is there all the
     time: every tree has its jobs taken over, and every completion that it was about to write comes to the fence."""
-    deck = (
-        "from outlive_lab.gameday import faults as f; f.DECK = {f.Kind.PAUSE: 4}; "
-        "from outlive_lab.commands import main; main()"
-    )
     words = ("gameday", "--kills", "12", "--rate", "0.5", "--seed", "3", "--busy", "--json")
-    ran = subprocess.run([sys.executable, "-c", deck, *words], capture_output=True, text=True, timeout=250)
+    ran = subprocess.run([*with_deck("PAUSE: 4"), *words], capture_output=True, text=True, timeout=250)
     verdict = json.loads(ran.stdout)
     freezes = verdict["faults"]["whole tree frozen past its lease"]
     late, fenced = verdict["late_completions_of_trees_taken_over"], verdict["of_those_fenced"]
@@ -116,13 +121,9 @@ def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence():
 @pytest.mark.timeout(600)
 def test_outages_frozen_machines_and_kills_by_the_kernel_are_charged_to_no_job():
     """A game of such faults only, and kills of children and workers in between."""
-    deck = (
-        "from outlive_lab.gameday import faults as f; f.CALM_S = 5.0; "
-        "f.DECK = {f.Kind.OUTAGE: 2, f.Kind.MACHINE: 2, f.Kind.OOM: 3, f.Kind.CHILD: 3, f.Kind.TREE: 1}; "
-        "from outlive_lab.commands import main; main()"
-    )
     words = ("gameday", "--kills", "40", "--rate", "1", "--seed", "3", "--busy", "--json")
-    ran = subprocess.run([sys.executable, "-c", deck, *words], capture_output=True, text=True, timeout=550)
+    deck = with_deck("OUTAGE: 2, MACHINE: 2, OOM: 3, CHILD: 3, TREE: 1")
+    ran = subprocess.run([*deck, *words], capture_output=True, text=True, timeout=550)
     verdict = json.loads(ran.stdout)
     faults = {kind: verdict["faults"][kind] for kind in (Kind.OUTAGE, Kind.MACHINE, Kind.OOM, Kind.CROWD)}
     print(", ".join(f"{kind}: {count}" for kind, count in faults.items()))
@@ -131,6 +132,20 @@ def test_outages_frozen_machines_and_kills_by_the_kernel_are_charged_to_no_job()
     assert faults[Kind.MACHINE] > 0
     assert faults[Kind.OOM] > 0 or not squeeze.possible()
     assert faults[Kind.CROWD] == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_jobs_survive_the_faults_of_primaries_under_patroni():
+    game = lab(None).process("gameday", "--ha", "--minutes", 5, "--seed", 3, "--busy", "--json")
+    out, err = game.communicate(timeout=1100)
+    if "--ha needs" in err:
+        pytest.skip(err.strip())
+    verdict = json.loads(out)
+    failovers = {kind: count for kind in FAILOVERS if (count := verdict["faults"].get(kind))}
+    print(", ".join(f"{kind}: {count}" for kind, count in failovers.items()))
+    assert verdict["breaches"] == []
+    assert len(failovers) >= 4
 
 
 def begin(url: str) -> tuple["subprocess.Popen[str]", Path]:

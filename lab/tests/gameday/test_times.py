@@ -44,6 +44,17 @@ def test_a_death_that_no_worker_could_notice_is_judged_apart(how):
     assert samples(story)["worker death, no database or no witness"] == [4.0]
 
 
+def test_work_goes_on_when_the_first_job_begins_on_the_next_primary():
+    story = Story()
+    before, after = story.attempt(uuid4(), "succeeded"), story.attempt(uuid4(), "succeeded")
+    story.attempts = [replace(before, started_s=99.0), replace(after, started_s=122.5)]
+    story.history.faults.append(Fault(kind=Kind.NODE, at_s=100.0, writable_s=120.0))
+    assert samples(story)["fault of a primary to the next one"] == [20.0]
+    assert samples(story)["next primary to first job begun"] == [2.5]
+    story.attempts.pop()
+    assert samples(story)["next primary to first job begun"] == [float("inf")]
+
+
 def test_a_childs_death_is_known_by_its_process():
     story = Story()
     crash = story.attempt(uuid4(), "crashed")

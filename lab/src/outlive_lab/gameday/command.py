@@ -20,7 +20,7 @@ STOPPED = 130
 def main(config: Config, options: Options) -> int:
     """0 if everything holds, 1 if something does not, 130 if the game was stopped and everything held until then."""
     began = time.monotonic()
-    with stopped_by_sigterm(), db.translated_errors(), server(config) as (found, home):
+    with stopped_by_sigterm(), db.translated_errors(), server(config, ha=options.ha) as (found, home):
         with db.connect(found.url) as connection:
             tables.make(connection, force=options.force)
         with report.progress() as progress:

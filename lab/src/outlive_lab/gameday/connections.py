@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.abc import PQGen
 
+from outlive import db
+
 T = TypeVar("T")
+
+
+CONNECT_S = 5
+"""How long a job waits for each host of its address."""
+ANSWER_S = 8.0
+"""How long a job waits for an answer: the server may be frozen. No innocent job times out for that."""
 
 
 class Connection(psycopg.Connection[tuple[object, ...]]):
@@ -22,7 +30,12 @@ class Connection(psycopg.Connection[tuple[object, ...]]):
         """Every statement goes through here, whichever cursor sends it."""
         pause_s, self.pause_s = self.pause_s, 0.0
         time.sleep(pause_s)
-        return super().wait(gen, *words, **more)
+        return super().wait(db.bounded(gen, time.monotonic() + ANSWER_S), *words, **more)
+
+
+class AsyncConnection(psycopg.AsyncConnection[tuple[object, ...]]):
+    async def wait(self, gen: PQGen[T], *words: Any, **more: Any) -> T:
+        return await super().wait(db.bounded(gen, time.monotonic() + ANSWER_S), *words, **more)
 
 
 class Client:
@@ -31,10 +44,11 @@ class Client:
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._lock = asyncio.Lock()
-        self._connection: psycopg.AsyncConnection[tuple[object, ...]] | None = None
+        self._connection: AsyncConnection | None = None
 
     async def run(self, statement: str, values: Sequence[object]) -> None:
-        async with self._lock:
+        """In time, also if others wait before this one for a server that is frozen."""
+        async with asyncio.timeout(ANSWER_S), self._lock:
             self._connection = self._connection or await connect(self._url)
             try:
                 await self._connection.execute(statement.encode(), values)
@@ -48,8 +62,8 @@ class Client:
             self._connection = None
 
 
-async def connect(url: str | None) -> psycopg.AsyncConnection[tuple[object, ...]]:
+async def connect(url: str | None) -> AsyncConnection:
     assert url is not None, "the workers of a game get the address of its database"
-    return await psycopg.AsyncConnection.connect(
-        url, autocommit=True, connect_timeout=10, application_name="gameday shared"
+    return await AsyncConnection.connect(
+        url, autocommit=True, connect_timeout=CONNECT_S, application_name="gameday shared"
     )

@@ -1,7 +1,7 @@
 """The faults of a game. A seed shuffles a deck of them; each card names a kind, and the game chooses the victim.
 
 A worker is killed only while another one lives, which is spared for long enough to notice. If all workers are killed
-at once, or the database is away, the time of that death is judged apart. `FAULTS`, below, lists all kinds.
+at once, or the database is away, the time of that death is judged apart. `deck.py` lists all kinds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from outlive import db, linux, store
 from outlive.temporary.program import is_alive
 from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import jobs, squeeze, tables
+from outlive_lab.gameday.cluster import Cluster
 from outlive_lab.gameday.history import TAKEN_OVER, Fault, History, Kind
 from outlive_lab.gameday.server import Server
 from outlive_lab.gameday.workers import SHORT_LEASE_S, Member, Process, Workers
@@ -38,7 +39,12 @@ AWAY_S = (SHORT_LEASE_S + 1.0, SHORT_LEASE_S + 3.0)
 MACHINE_S = (10.5, 12.0)  # How long a machine is frozen: longer than the times of innocent jobs.
 CALM_S = 30.0  # The least time between faults that stop the whole game.
 SQUEEZED_S = 10.0
+BETWEEN_S = 5.0  # The least time between failovers, from when the cluster has recovered.
 CROWD_AFTER = 15  # How many faults happen before a job with many dependents fails.
+
+Deck = Mapping[Kind, tuple[int, Callable[["Faults"], Sequence[Any]], Callable[["Faults", Fault, Any], bool | None]]]
+"""How many of some hundred faults are of each kind, the possible victims, and what happens to one of them. An action
+that returns False did nothing."""
 
 
 class Faults:
@@ -53,10 +59,11 @@ class Faults:
         server: Server,
         clock: Callable[[], float],
         crowd: Callable[[Fault], None],
+        deck: Deck,
     ) -> None:
         self._rng = random.Random(seed)
         self._history, self._workers, self._server = history, workers, server
-        self._clock, self._crowd = clock, crowd
+        self._clock, self._crowd, self._all = clock, crowd, deck
         self.alone: dict[str, frozenset[UUID]] = {}  # The innocent jobs that run alone, by the name of their worker.
         self._lost_alone: set[UUID] = set()  # Those that were lost so. A second time might look like a proof.
         self._calm_at = 0.0
@@ -71,12 +78,12 @@ class Faults:
         The other cards stay in the deck. So if workers start slowly, fewer of them are killed, but there are as many
         faults; and an outage does not use up all restarts at once.
         """
-        if len(self._deck) < sum(DECK.values()) // 2:
-            cards = [kind for kind, count in DECK.items() for _ in range(count)]
+        if len(self._deck) < sum(count for count, _, _ in self._all.values()) // 2:
+            cards = [kind for kind, (count, _, _) in self._all.items() for _ in range(count)]
             self._rng.shuffle(cards)
             self._deck += [kind for kind in cards if self._is_possible(kind)]
         happened = [fault.kind for fault in self._history.faults]
-        crowd = [Kind.CROWD] if len(happened) >= CROWD_AFTER and Kind.CROWD not in happened else []
+        crowd = [Kind.CROWD] if len(happened) >= CROWD_AFTER and Kind.CROWD in self._all.keys() - happened else []
         for kind in dict.fromkeys([*crowd, *self._deck[:NEXT], Kind.CHILD]):
             with contextlib.suppress(psycopg.OperationalError):  # The database is away.
                 if fault := self._play(kind):
@@ -93,7 +100,7 @@ class Faults:
         return self._server.own is not None or kind not in (Kind.READ_ONLY, Kind.RESTART, Kind.OUTAGE)
 
     def _play(self, kind: Kind) -> Fault | None:
-        _, victims, act = FAULTS[kind]
+        _, victims, act = self._all[kind]
         if not (found := victims(self)):
             return None
         victim = self._rng.choice(found)
@@ -328,6 +335,21 @@ class Faults:
         self._restarter = threading.Thread(target=server.restart, args=(away_s,), daemon=True)
         self._restarter.start()
 
+    def _clusters(self) -> list[Cluster]:
+        """The cluster, when it has recovered from the fault before."""
+        cluster = self._server.cluster
+        return [cluster] if cluster and not self.restarting() and time.monotonic() > self._calm_at else []
+
+    def _fail_over(self, fault: Fault, cluster: Cluster) -> None:
+        """In a thread too."""
+        self._restarter = threading.Thread(target=self._until_calm, args=(fault, cluster), daemon=True)
+        self._restarter.start()
+
+    def _until_calm(self, fault: Fault, cluster: Cluster) -> None:
+        cluster.fail_over(fault)
+        self._history.outages.append((fault.at_s, fault.writable_s or self._clock()))
+        self._calm_at = time.monotonic() + BETWEEN_S
+
     def _calm_server(self) -> list[Server]:
         return self._own_server() if time.monotonic() > self._calm_at else []
 
@@ -367,34 +389,3 @@ class Faults:
                 if next(waited, "over") == "over":
                     break
                 yield
-
-
-FAULTS: dict[Kind, tuple[int, Callable[[Faults], Sequence[Any]], Callable[[Faults, Fault, Any], bool | None]]] = {
-    Kind.CHILD: (38, Faults._at_work, Faults._strike),
-    Kind.SHARED: (10, Faults._shared, Faults._strike),
-    Kind.SPARE: (8, Faults._spare, Faults._strike),
-    Kind.ZYGOTE: (6, Faults._zygotes, Faults._strike),
-    Kind.SUPERVISOR: (5, Faults._mortal, Faults._kill_beside_witness),
-    Kind.TREE: (5, Faults._mortal, Faults._kill_beside_witness),
-    Kind.HEAD: (2, Faults._mortal, Faults._kill_beside_witness),
-    Kind.EVERYBODY: (1, Faults._all_at_once, Faults._kill_all),
-    Kind.REVIVAL: (2, Faults._zygotes, Faults._strike_and_import_badly),
-    Kind.DEPLOY: (4, Faults._mortal, Faults._deploy),
-    Kind.STOP: (3, Faults._mortal, Faults._tell_to_stop),
-    Kind.RELOAD: (2, Faults._steady, Faults._reload),
-    Kind.FREEZE: (3, Faults._not_spared, Faults._freeze),
-    Kind.OVERDUE: (1, Faults._short_leases, Faults._freeze_past_lease),
-    Kind.PAUSE: (3, Faults._completing, Faults._freeze_past_lease),
-    Kind.LOCK: (4, Faults._any_server, Faults._lock),
-    Kind.READ_ONLY: (1, Faults._own_server, Faults._forbid_writing),
-    Kind.BACKEND: (1, Faults._sessions, Faults._end_session),
-    Kind.RESTART: (1, Faults._own_server, Faults._restart),
-    Kind.OUTAGE: (1, Faults._calm_server, Faults._restart),
-    Kind.MACHINE: (1, Faults._machine, Faults._freeze_machine),
-    Kind.OOM: (3, Faults._squeezable, Faults._squeeze),
-    Kind.CROWD: (0, Faults._any_server, lambda self, fault, _: self._crowd(fault)),
-}
-"""How many of some hundred faults are of each kind, the possible victims, and what happens to one of them. An action
-that returns False did nothing."""
-
-DECK = {kind: count for kind, (count, _, _) in FAULTS.items()}

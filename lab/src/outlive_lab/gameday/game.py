@@ -17,7 +17,7 @@ from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.temporary.program import handling
 from outlive.worker.attempts.leases import NOT_OURS
-from outlive_lab.gameday import jobs, tables
+from outlive_lab.gameday import deck, jobs, tables
 from outlive_lab.gameday.faults import Faults
 from outlive_lab.gameday.feeding import Feeding
 from outlive_lab.gameday.history import Exit, History, Kind
@@ -43,7 +43,8 @@ class Game:
         self.options, self.server, self.progress = options, server, progress
         self.names = f"gameday-{uuid4().hex[:8]}-"
         self.history = History()
-        self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
+        short_lease = server.cluster is None  # An outage would end it.
+        self.workers = Workers(self.names, server.url, options.workers, options.slots, directory, short_lease)
         target = AHEAD * options.workers * options.slots
         self.feeding = Feeding(options.seed, self.history, target=target, clock=self.now_s)
         self.faults = Faults(
@@ -53,6 +54,7 @@ class Game:
             server=server,
             clock=self.now_s,
             crowd=self.feeding.crowd,
+            deck=deck.HA_DECK if options.ha else deck.DECK,
         )
         self._ahead_s = 0.0
         """How far the database's clock is ahead of the monotonic one."""
@@ -90,8 +92,9 @@ class Game:
     def keep_logs(self, path: Path) -> None:
         """Write the logs of all workers into one file."""
         with path.open("wb") as file:
-            for member in self.workers.gone:
-                file.write(f"== {member.name}\n".encode() + member.log.read_bytes())
+            nodes = sorted(self.workers.directory.glob("*/patroni.log"))
+            for log in [*(member.log for member in self.workers.gone), *nodes]:
+                file.write(f"== {log}\n".encode() + log.read_bytes())
 
     def _note_signal(self, *_: object) -> None:
         """The game reads the count where it can stop."""

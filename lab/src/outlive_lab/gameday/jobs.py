@@ -17,7 +17,7 @@ from psycopg.types.json import Json
 
 import outlive
 from outlive.client.declaring import TaskOptions
-from outlive_lab.gameday.connections import Client, Connection, connect
+from outlive_lab.gameday.connections import CONNECT_S, Client, Connection, connect
 
 # The game kills these jobs again and again: no number of kills puts them into quarantine. Only `give_up` fails.
 SURVIVOR: TaskOptions = {
@@ -37,7 +37,7 @@ INNOCENT: TaskOptions = {**SURVIVOR, "max_crashes": 3, "max_losses": 3, "timeout
 DURABLE: TaskOptions = {**SURVIVOR, "priority": 0}
 # Many run beside each other in one process. It is killed only while it has at least two of them, so none may be
 # charged with a crash.
-SHARED: TaskOptions = {**DURABLE, "share": 100, "max_crashes": 3, "timeout": "30s"}
+SHARED: TaskOptions = {**DURABLE, "share": 100, "max_crashes": 3, "timeout": "90s"}
 SETTLING: TaskOptions = {**SHARED, "share": 8}  # Each has a connection of its own.
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
@@ -318,7 +318,7 @@ def _begun(*, warm: bool = False, again: bool = False) -> Iterator[Connection]:
         url = app.config.database_url
         assert url is not None, "the workers of a game get the address of its database"
         name = f"gameday {os.getpid()}"
-        connection = Connection.connect(url, autocommit=True, connect_timeout=10, application_name=name)
+        connection = Connection.connect(url, autocommit=True, connect_timeout=CONNECT_S, application_name=name)
     try:
         starts = "insert into outlive_gameday.starts (token, pid, job_id) select %(token)s, %(pid)s, %(job)s"
         if again:

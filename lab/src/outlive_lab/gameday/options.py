@@ -29,6 +29,8 @@ class Bounds:
     """p99, from the end of a wait until its job begins again."""
     drain_s: float = 60.0
     """How long after the last fault all jobs must be finished."""
+    flow_s: float = 3.0
+    """From a new primary until a worker begins the first job there."""
 
 
 BUSY = Bounds(
@@ -40,6 +42,7 @@ BUSY = Bounds(
     on_end_s=30,
     wake_s=20,
     drain_s=120,
+    flow_s=20,
 )
 """For a machine that has other work."""
 
@@ -56,6 +59,8 @@ class Options:
     slots: int = 4
     json: bool = False
     report: Path | None = None
+    ha: bool = False
+    """Play on three nodes of Postgres under Patroni, and let their primaries fail."""
     force: bool = False
     """Play even in a database that has other jobs."""
     bounds: Bounds = Bounds()

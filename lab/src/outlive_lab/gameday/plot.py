@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter
 
-from outlive_lab.gameday.history import FREEZES, WORKER_KILLS, ZYGOTE_KILLS, Kind
+from outlive_lab.gameday.history import FAILOVERS, FREEZES, WORKER_KILLS, ZYGOTE_KILLS, Kind
 from outlive_lab.plots import BLUE, GREEN, GREY, PURPLE, RED, Axes, picture, versions
 
 SHADES = (RED, "#f59e0b", GREY, BLUE)
@@ -20,6 +20,7 @@ COLOURS = (
     (FREEZES | {Kind.MACHINE}, CYAN),
     ({Kind.LOCK, Kind.CROWD}, LIME),
     ({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART, Kind.OUTAGE}, PURPLE),
+    (set(FAILOVERS), PURPLE),
     ({Kind.DEPLOY, Kind.STOP, Kind.RELOAD}, BROWN),
 )
 
@@ -50,7 +51,7 @@ def _throughput(axes: Axes, summary: Mapping[str, Any]) -> None:
 
 def _faults(axes: Axes, summary: Mapping[str, Any]) -> None:
     """A row for each kind, a mark for each fault."""
-    kinds = list(Kind)
+    kinds = [Kind(name) for name in summary["faults"]]
     colours = {kind: colour for some, colour in COLOURS for kind in some}
     for row, kind in enumerate(kinds):
         at_s = [at for at, name, _ in summary["marks"] if name == kind]

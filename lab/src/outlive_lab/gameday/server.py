@@ -13,14 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from outlive import db, embedded, migrate, store
 from outlive.config import Config
 from outlive.embedded.places import Places
 from outlive.temporary.server import temporary_home, temporary_server
+from outlive_lab.gameday.cluster import Cluster
 
 SETTINGS = {"track_commit_timestamp": "on", "max_connections": "200"}
 END_S = 5.0
+ANSWER_S = 2.0
+"""How long the game waits for a primary that may be frozen."""
+IDLE = TransactionStatus.IDLE
 
 # Sessions of this game only: a configured database may have others, which began earlier.
 _SESSIONS = """
@@ -39,6 +44,8 @@ class Server:
     """The directory of the temporary server, if the game has one."""
     began_s: float
     """When the game began. Earlier sessions are left alone."""
+    cluster: Cluster | None = None
+    """The nodes, if the game has a highly available Postgres."""
     _connection: db.Connection | None = None
 
     @property
@@ -47,9 +54,12 @@ class Server:
 
         While the database is away, this raises psycopg.OperationalError.
         """
+        if self._connection is not None and self._connection.pgconn.transaction_status != IDLE:
+            self._connection.close()  # It got no answer in time.
         if self._connection is None or self._connection.closed:
             self._connection = db.connect(self.url)
             self._connection.execute("set default_transaction_read_only = off")
+        self._connection.until = time.monotonic() + ANSWER_S if self.cluster else None
         return self._connection
 
     def close(self) -> None:
@@ -90,13 +100,19 @@ class Server:
 
 
 @contextmanager
-def server(config: Config) -> Iterator[tuple[Server, Path]]:
+def server(config: Config, *, ha: bool) -> Iterator[tuple[Server, Path]]:
     """The server, and a directory for the game. A temporary server and the directory are removed afterwards."""
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(temporary_home("gameday"))
-        own = home / "server" if config.database_url is None else None
-        url = stack.enter_context(temporary_server(home, SETTINGS)) if own else migrate.address(config)
+        own = home / "server" if config.database_url is None and not ha else None
+        cluster = Cluster(home) if ha else None
+        if cluster is not None:
+            stack.callback(cluster.close)
+            cluster.start()
+            url = cluster.url
+        else:
+            url = stack.enter_context(temporary_server(home, SETTINGS)) if own else migrate.address(config)
         with db.connect(url) as connection:
             migrate.make_ready(connection, config)
             began_s = db.run(connection, store.clock())
-        yield Server(url, own, began_s), home
+        yield Server(url, own, began_s, cluster), home

@@ -102,7 +102,24 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         Times("shared child death to its jobs begun again", _again(history, found), None, worst_s),
         Times("wait over to begun again", wakes[False], bounds.wake_s, worst_s),
         Times("wait over, no database or no worker", wakes[True], None, worst_s),
+        *_failovers(history, found, bounds),
     ]
+
+
+def _failovers(history: History, found: Found, bounds: Bounds) -> Iterator[Times]:
+    """From each fault of a primary to the next primary, and from there to the first job that a worker begins."""
+    ended = [one for one in history.faults if one.writable_s is not None]
+    if not ended:
+        return
+    begun = sorted(one.started_s for one in found.attempts if one.started_s is not None)
+    until = [(one.at_s, one.writable_s - one.at_s) for one in ended if one.writable_s is not None]
+    flow = [
+        (one.writable_s, next((at_s for at_s in begun if at_s >= one.writable_s), math.inf) - one.writable_s)
+        for one in ended
+        if one.writable_s is not None
+    ]
+    yield Times("fault of a primary to the next one", until)
+    yield Times("next primary to first job begun", flow, None, bounds.flow_s)
 
 
 def _held_up(history: History, wake: durable.Wake, found: Found) -> bool:

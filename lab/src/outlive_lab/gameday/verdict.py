@@ -11,6 +11,7 @@ from uuid import UUID
 from outlive_lab import environment
 from outlive_lab.gameday import checker, sharing, times
 from outlive_lab.gameday.checker import Breach
+from outlive_lab.gameday.deck import DECK, HA_DECK
 from outlive_lab.gameday.facts import Facts
 from outlive_lab.gameday.history import Answer, Found, History, Kind
 from outlive_lab.gameday.options import Options
@@ -104,7 +105,7 @@ class Verdict:
 
     def faults(self) -> dict[str, int]:
         counted = Counter(fault.kind for fault in self.history.faults)
-        return {str(kind): counted[kind] for kind in Kind}
+        return {str(kind): counted[kind] for kind in (HA_DECK if self.options.ha else DECK)}
 
     def throughput(self) -> list[tuple[int, int]]:
         """Successes in each second since the beginning."""

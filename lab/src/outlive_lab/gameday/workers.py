@@ -100,6 +100,8 @@ class Workers:
     count: int
     slots: int
     directory: Path
+    short_lease: bool = True
+    """The worker in the last seat has a short one."""
     members: list[Member] = field(default_factory=list)
     gone: list[Member] = field(default_factory=list)
     started: int = 0
@@ -116,7 +118,7 @@ class Workers:
 
     def _start(self, seat: int) -> Member:
         self.started += 1
-        name, short_lease = f"{self.names}{self.started}", seat == self.count - 1
+        name, short_lease = f"{self.names}{self.started}", self.short_lease and seat == self.count - 1
         settings = {"OUTLIVE_NAME": name, jobs.TROUBLE: str(self.trouble(name)), **JOBS_CONNECT}
         if short_lease:
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
