@@ -174,6 +174,35 @@ async def kept(file: str, go: str) -> int:
     return paid
 
 
+@outlive.step(relaxed=True)
+async def jot(file: str) -> int:
+    _note(file)
+    return os.getpid()
+
+
+@app.task(share=50)
+async def hasty(file: str, go: str) -> int:
+    """It goes on before its step is written, and asks its worker for more."""
+    pid = await jot(file)
+    for n in range(5):
+        await part.aenqueue(n)
+    Path(f"{file}.after").touch()  # noqa: ASYNC240
+    await _until(go)
+    return pid
+
+
+@app.task(share=100)
+async def large(file: str, size: int, go: str) -> str:
+    """It returns much, or notes that time goes by, until it may end."""
+    if size:
+        await _until(go)
+        _note(file)
+    while not size and not os.path.exists(go + ".end"):  # noqa: ASYNC240
+        await asyncio.sleep(0.1)
+        _note(file + ".ticks")
+    return f"{os.getpid()} " + size * "x"
+
+
 @app.task(share=50)
 async def dozing(file: str, go: str) -> int:
     await asyncio.to_thread(_note, file)

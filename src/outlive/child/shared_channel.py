@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
+import socket
 import threading
 from asyncio import Future
 from collections.abc import Callable
@@ -50,9 +52,24 @@ class SharedChannel(Channel):
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.flush)
 
     def flush(self) -> None:
+        """Send as much as the socket takes, and the rest later: the worker reads no faster than the database writes."""
         with self._lock:
-            data, self._unsent = self._unsent, bytearray()
-            self._socket.sendall(data)  # Other threads send their spans at once.
+            try:
+                while self._unsent:
+                    del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
+            except BlockingIOError:
+                pass
+            except (BrokenPipeError, ConnectionResetError):
+                self._unsent.clear()  # The supervisor is gone, as `read` finds too.
+            if self._unsent:
+                self._loop.add_writer(self._socket, self.flush)
+            else:
+                self._loop.remove_writer(self._socket)
+
+    def flush_all(self) -> None:
+        while self._unsent:
+            select.select([], [self._socket], [])
+            self.flush()
 
     def stopping(self) -> bool:
         return self._stopping
@@ -64,7 +81,7 @@ class SharedChannel(Channel):
         if threading.get_ident() != self._thread:
             return asyncio.run_coroutine_threadsafe(self.acall(verb, body), self._loop).result()
         number = self._ask(verb, body)
-        self.flush()
+        self.flush_all()
         while number not in self._replies:
             self._read()
         self._loop.call_soon(self.on_frames, context=Context())  # It is not the job that begins or halts others.

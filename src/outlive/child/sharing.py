@@ -43,27 +43,6 @@ LOOP_LOST = 71
 """The exit code of a child whose event loop has ended under its jobs."""
 
 
-class _Stream:
-    """Standard output or error: what a job prints is its own, and the rest is the child's."""
-
-    def __init__(self, real: Any, say: Any) -> None:
-        self._real, self._say = real, say
-
-    def write(self, text: str) -> int:
-        seat = seats.current.get()
-        if seat is None:
-            return int(self._real.write(text))
-        self._say(seat, text)
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 class Shared:
     def __init__(
         self,
@@ -212,6 +191,13 @@ class Shared:
         task.add_done_callback(seat.begun.discard)
         return task
 
+    def write(self, to_child: Callable[[str], int], text: str) -> int:
+        """Standard output or error: what a job prints is its own, and the rest is the child's."""
+        if (seat := seats.current.get()) is None:
+            return to_child(text)
+        self.say(seat, text)
+        return len(text)
+
     def say(self, seat: Seat, text: str, *, end: bool = False) -> None:
         """A job prints. Whole lines are sent."""
         whole, cut, rest = (seat.partial + text).rpartition("\n")
@@ -273,13 +259,15 @@ def serve(tasks: Mapping[str, Runnable], first: Run, channel: Channel, watchers:
     loop.set_task_factory(shared.make_task)
     if first.task in tasks:  # Else one job that blocks its thread for long would keep others from theirs.
         loop.set_default_executor(ThreadPoolExecutor(tasks[first.task].policy.share, "job"))
-    sys.stdout, sys.stderr = _Stream(sys.stdout, shared.say), _Stream(sys.stderr, shared.say)
+    streams: set[Any] = {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
+    for stream in streams:  # They stay: handlers that the app has given to `logging` at its import have them.
+        stream.write = partial(shared.write, stream.write)
     log_records.write = shared.log
     try:
         loop.run_until_complete(OwnTask(shared.serve(first), loop=loop))
     except BaseException as error:
         os.write(2, f"the event loop of the jobs has ended: {type(error).__name__}: {error}\n".encode())
         return LOOP_LOST
-    shared_channel.flush()
+    shared_channel.flush_all()
     watchers.flush()
     return 0

@@ -105,7 +105,7 @@ class Services:
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
-        self.calls = JobCalls(asked, self.waits)
+        self.calls = JobCalls(asked, self.waits, self.steps)
         self.watch = Watch(slots, leases)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, config, live, slots=slots, leases=leases, outbox=outbox, progress=self.progress)

@@ -17,6 +17,7 @@ import psycopg
 from outlive import db, statement, store
 from outlive.errors import BadArguments, OutliveError, StaleAttempt
 from outlive.protocol import Call, Reply
+from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.session import Session, Share
@@ -30,8 +31,8 @@ LOCK_S = 5.0
 
 
 class JobCalls:
-    def __init__(self, sessions: Share, waits: Waits) -> None:
-        self._sessions, self._waits = sessions, waits
+    def __init__(self, sessions: Share, waits: Waits, steps: StepWriter) -> None:
+        self._sessions, self._waits, self._steps = sessions, waits, steps
         self._waiting: dict[tuple[int, int], deque[Call]] = {}
         """The calls of each attempt, by the identity of its child and its token: the first is under way, or next."""
         self._ready: asyncio.Queue[tuple[Child, int]] = asyncio.Queue()
@@ -115,6 +116,8 @@ class JobCalls:
             first, skip = map(int, call.body.split())
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb == "steps" and token is not None:
+            if self._steps.waiting(token):  # Of its last process, which has died.
+                await self._steps.write()
             return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
         if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))

@@ -1,0 +1,79 @@
+"""Jobs that share a process while their worker or the database is slow, and what they log."""
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from outlive import State, config
+from outlive.states import Outcome
+from tests.driving.jobs import attempts, outcomes
+from tests.processes import configured
+from tests.processes.sharing import app, hasty, large
+from tests.waiting import eventually
+
+TARGET = "tests.processes.sharing:app"
+
+
+@pytest.fixture
+def go(database_url: str, tmp_path: Path) -> Iterator[Path]:
+    """A file that jobs wait for."""
+    for one in (app, configured.app):
+        one.configure(config.load(flags={"database_url": database_url}))
+    yield tmp_path / "go"
+    for one in (app, configured.app):
+        one.configure(None)
+
+
+def _has_lines(path: Path, number: int) -> bool:
+    return path.exists() and path.read_text().count("\n") >= number
+
+
+def test_large_results_that_the_worker_does_not_read_yet_stop_no_neighbour(start, go, tmp_path):
+    """It reads no faster than the database writes. Here it is stopped."""
+    notes, ticks = tmp_path / "notes", tmp_path / "notes.ticks"
+    neighbour = large.enqueue(str(notes), 0, str(go))
+    jobs = [large.enqueue(str(notes), 1_000_000, str(go)) for _ in range(60)]
+    worker = start(slots=1, target=TARGET)
+    eventually(lambda: jobs[-1].status() is State.RUNNING, within_s=30)
+    eventually(partial(_has_lines, ticks, 1), within_s=30)
+    worker.send(signal.SIGSTOP)
+    go.touch()
+    eventually(partial(_has_lines, notes, 60), within_s=30, what="all jobs return")
+    eventually(partial(_has_lines, ticks, len(ticks.read_text().splitlines()) + 30), within_s=20, what="one goes on")
+    worker.send(signal.SIGCONT)
+    Path(f"{go}.end").touch()
+    assert len({job.result(timeout=60).split()[0] for job in (neighbour, *jobs)}) == 1
+    assert not _has_lines(notes, 61), "none ran twice"
+
+
+def test_a_relaxed_step_that_is_not_written_when_the_process_dies_is_not_taken_again(start, go, database_url, tmp_path):
+    notes, other = tmp_path / "notes", tmp_path / "other"
+    job = hasty.enqueue(str(notes), str(go))
+    with psycopg.connect(database_url) as stranger:
+        stranger.execute("lock table outlive.steps in exclusive mode")
+        worker = start(slots=2, target=TARGET)
+        eventually(Path(f"{notes}.after").exists, within_s=30)
+        pid = int(notes.read_text().split()[1])
+        os.kill(pid, signal.SIGKILL)
+        assert worker.says("was killed by SIGKILL with 1 job in it")
+        probe = hasty.enqueue(str(other), str(go))
+        eventually(Path(f"{other}.after").exists, within_s=30, what="another job begins after it")
+    go.touch()
+    assert probe.result(timeout=30)
+    assert job.result(timeout=30) == pid
+    assert notes.read_text() == f"charge {pid}\n"
+
+
+def test_records_go_to_their_job_also_if_the_app_has_configured_logging_at_its_import(start, queue, go):
+    jobs = {name: configured.logger.enqueue(name) for name in ("ann", "bob")}
+    start(slots=1, target="tests.processes.configured:app")
+    for name, job in jobs.items():
+        job.result(timeout=30)
+        [attempt] = attempts(queue, job)
+        assert attempt.output == f"WARNING: hello from {name}\nWARNING: goodbye from {name}\n"
+        assert outcomes(queue, job) == [Outcome.SUCCEEDED]
