@@ -12,10 +12,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import config
+from outlive import config, store
 from outlive.states import State
 from tests import faults
 from tests.driving.commands import Cli
+from tests.driving.hand import Hand
 from tests.driving.jobs import begun
 from tests.driving.workers import Worker
 from tests.matrix.asking import all_end_once, outcomes
@@ -128,3 +129,22 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     (tmp_path / "held").touch()
     all_end_once(database_url, [held])
     assert outcomes(database_url, held) == ["lost", "succeeded"]
+
+
+def test_behind_a_pooler_in_transaction_mode_a_busy_worker_makes_room_for_a_suspect(
+    pooled, start, queue, connect, tmp_path
+):
+    suspect, hand = faults.add.enqueue(1), Hand(connect())
+    for _ in range(2):
+        hand.claim()
+        queue.execute("update outlive.running set lease_until = '2000-01-01Z'")
+        queue.run(store.expire())
+    queue.run(store.pause_queue("default"))
+    worker = start(url=pooled("transaction"), slots=2, queues="busy,default")
+    faults.wait_for.using(queue="busy").enqueue(str(tmp_path / "busy"))
+    begun(tmp_path / "busy")
+    queue.execute("update outlive.held set since = since - interval '61 seconds'")
+    queue.run(store.resume_queue("default"))
+    worker.says("makes room", within_s=20)
+    (tmp_path / "busy").touch()
+    assert suspect.result(timeout=20) == 1

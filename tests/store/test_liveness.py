@@ -415,11 +415,24 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(queue, conne
 # What else workers ask.
 
 
+def test_one_living_worker_at_a_time_makes_room_for_a_suspect(queue):
+    for worker in (ANNA, BERT):
+        queue.register_worker(worker)
+    assert queue.run(store.make_room(ANNA, for_s=60))
+    assert not queue.run(store.make_room(BERT, for_s=60))
+    queue.run(store.end_room(ANNA))
+    assert queue.run(store.make_room(BERT, for_s=60))
+    queue.run(store.stop_worker(BERT))
+    assert queue.run(store.make_room(ANNA, for_s=0)), "the other one has stopped"
+    queue.register_worker(carl := UUID(int=77))
+    assert queue.run(store.make_room(carl, for_s=60)), "the time of the other one is over"
+
+
 def test_a_lock_by_name_is_one_sessions_until_it_gives_it_back_or_ends(queue, connect):
     first, second = connect(), connect()
     assert first.run(store.try_lock("sweep"))
     assert not second.run(store.try_lock("sweep"))
-    assert second.run(store.try_lock("suspects"))
+    assert second.run(store.try_lock("another"))
     first.run(store.unlock("sweep"))
     assert second.run(store.try_lock("sweep"))
     second.close()

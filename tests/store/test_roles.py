@@ -263,6 +263,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.add_evidence(WORKER, ends[0]), store.ended(tokens), store.next_tries(tokens))
         run(store.lost_runs(tokens), store.expire(), store.quarantine_killers(), store.admit_due())
         run(store.check_late_ends(), store.end_time_alone(WORKER, 1), store.claim_suspect(WORKER, tasks=["work"]))
+        run(store.make_room(WORKER, for_s=60), store.end_room(WORKER))
         run(store.crashing_tasks(jobs=1, within_s=600))
         worker.execute("select pg_advisory_unlock_all()")
         assert len(run(store.declare_dead({WORKER: 7}))) == 1

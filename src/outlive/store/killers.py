@@ -28,6 +28,13 @@ def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s
 
 
 @decoded_by(any_row)
+def make_room(worker: UUID, *, for_s: float) -> Statement[bool]:
+    """Whether this worker may stop claiming, so that a suspect can run alone. One worker does at a time."""
+
+
+@decoded_by(nothing)
+def end_room(worker: UUID) -> Statement[None]: ...
+@decoded_by(any_row)
 def end_time_alone(worker: UUID, token: int) -> Statement[bool]:
     """Whether other jobs may run beside this suspect now."""
 

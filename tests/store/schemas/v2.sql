@@ -288,7 +288,8 @@ create table if not exists outlive.workers (
   reload_requested_at timestamptz,  -- An operator wants it to import its app again; null once it has tried.
   reload_error text,  -- Why it could not: it goes on with the old code. Null: it has the code of its last reload.
   labels text[],  -- What its machine has; it takes no job of a task that needs others.
-  connections int  -- How many connections to the database it has at most; null: unknown.
+  connections int,  -- How many connections to the database it has at most; null: unknown.
+  room_until timestamptz  -- Until when it claims nothing, so that a suspect can run alone; null: it claims.
 );
 create index if not exists workers_by_last_seen on outlive.workers (last_seen);
 create index if not exists workers_untold on outlive.workers (died_at) where state = 'dead' and not told;

@@ -62,6 +62,19 @@ select exists (
       select from outlive.sources s, lateral outlive.admits(s, null, true) a
       where s.name = h.source and a.free < 1 and (a.open or a.wait_s > :after_s::double precision)));
 
+-- name: make_room
+-- This worker will claim nothing for :for_s at most, so that a suspect can run alone. Zero rows: another one does.
+-- The time is in the row, and not a lock of a session, so that it holds behind a pooler too.
+update outlive.workers k set room_until = outlive.now() + :for_s::double precision * interval '1 second'
+where k.id = :worker::uuid and not exists (
+  select from outlive.workers o
+  where o.room_until > outlive.now() and o.state in ('active', 'stale', 'draining') and o.id <> k.id)
+returning k.id;
+
+-- name: end_room
+-- It claims again.
+update outlive.workers k set room_until = null where k.id = :worker::uuid;
+
 -- name: end_time_alone
 -- running, alone -> running: from now on other jobs may run beside the suspect, and its loss would prove nothing.
 -- Zero rows: the attempt has ended, or its own transaction is ending it, and it is still alone.

@@ -33,7 +33,7 @@ alter table outlive.workers add column missed_at timestamptz, add column stop_re
   add column stale_s double precision, add column dead_s double precision, add column alerts text[],
   add column died_of text, add column died_with int, add column told boolean,
   add column reload_requested_at timestamptz, add column reload_error text, add column labels text[],
-  add column connections int;
+  add column connections int, add column room_until timestamptz;
 alter table outlive.workers alter column secret set default gen_random_uuid(),
   alter column heartbeat_s set default 30, alter column renew_s set default 20,
   alter column stale_s set default 60, alter column dead_s set default 120, alter column told set default false;

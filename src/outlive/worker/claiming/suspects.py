@@ -11,14 +11,11 @@ for four seconds because of a suspect, it begins. A suspect that has waited for 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
-
-import psycopg
 
 from outlive import store
 from outlive.config import Config
@@ -47,7 +44,6 @@ HOLD_UP_FOR_ROOM_S = 2.0
 """The part of that which a worker may take to make room. The rest is left for the suspect."""
 SOURCES = 256
 _START = ("", "")
-_ROOM = "outlive suspects"
 
 _log = logging.getLogger("outlive.worker")
 
@@ -101,7 +97,7 @@ class Suspects:
         self._ask_at = time.monotonic() + WAITING_LOOK_S
         self._room_from = 0.0
         self._room_until: float | None = None
-        """When this worker stops making room at the latest. None: it makes none, and does not hold the lock."""
+        """When this worker stops making room at the latest. None: it makes none."""
 
     async def run_once(self) -> None:
         await asyncio.sleep(LOOK_S)
@@ -147,12 +143,12 @@ class Suspects:
         if await self._one_waits(STARVES_S):
             self._claim.starves = True
             self._wake.notify()
-        elif time.monotonic() >= self._room_from and not self._session.pooled and await self._one_waits():
+        elif time.monotonic() >= self._room_from and await self._one_waits():
             await self._make_room()
 
     async def _make_room(self) -> None:
         """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
-        if await self._session.run(store.try_lock(_ROOM)):
+        if await self._session.run(store.make_room(self._worker, for_s=ROOM_S)):
             _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
             self._room_until = time.monotonic() + ROOM_S
             self._claim.making_room = True
@@ -164,8 +160,7 @@ class Suspects:
             self._room_until, self._claim.making_room = None, False
             self._room_from = time.monotonic() + ROOM_S
             self._wake.notify()
-            with contextlib.suppress(psycopg.Error):  # A broken connection has released the lock.
-                await self._session.run(store.unlock(_ROOM))
+            await self._session.run(store.end_room(self._worker))
 
     async def _one_waits(self, after_s: float = MAKE_ROOM_AFTER_S) -> bool:
         tasks, queues = list(self._slots.tasks), self._slots.queues
