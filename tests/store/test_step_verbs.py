@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
+import psycopg
 import pytest
 
 from outlive import db, store
@@ -202,4 +203,21 @@ def test_a_job_that_waits_for_others_too_waits_again_for_one_that_begins_again(q
     queue.run_job(first, result=b"3")
     token = queue.claim_job(waits).token
     assert queue.values("select part from outlive.inputs(%s, 0, 0)", token) == [b"3", b"2"]
+    assert_sound(queue)
+
+
+def test_a_job_does_not_begin_again_while_others_are_enqueued_to_wait_for_it(queue, connect):
+    """These have seen its old result: they would not wait for the new one."""
+    first, second = queue.make_many(2)
+    queue.run_job(first, result=b"1")
+    queue.keep_steps(first, *STEPS)
+    client = connect()
+    with client.transaction():
+        waits = client.make(links=msgspec.json.encode({"after": [str(first), str(second)]}))
+        queue.execute("set lock_timeout = '20ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            queue.run(store.rerun(first, "label"))
+    queue.run(store.rerun(first, "label"))
+    queue.run_job(second, result=b"2")
+    assert queue.state_of(waits) is State.BLOCKED
     assert_sound(queue)

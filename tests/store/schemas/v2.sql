@@ -3061,14 +3061,15 @@ $$;
 
 create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
 -- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
--- a step: this one and all that were kept after it are dropped. Returns how many.
+-- a step: this one and all that were kept after it are dropped. Returns how many. The lock waits for transactions
+-- that enqueue jobs to wait for this one (outlive.depend): they have seen it as finished.
 declare
   state text;
   since timestamptz;
   change record;
   dropped bigint;
 begin
-  perform from outlive.jobs j where j.id = job for no key update;
+  perform from outlive.jobs j where j.id = job for update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
   state := outlive.state_of(job);
   perform outlive.refuse_unless(
