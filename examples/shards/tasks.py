@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import outlive
 from shards.router import Shards
 
 shards = Shards(*os.environ["SHARDS"].split())
@@ -17,5 +18,11 @@ def charge(tenant: str, cents: int) -> str:
 
 @shards.task
 def give(tenant: str, friend: str) -> str:
-    """A job may enqueue on any shard. Jobs that it spawns, which come with its end, are on its own."""
+    """A job may enqueue on any shard."""
     return str(charge(friend).enqueue(friend, 100).id)
+
+
+@shards.task
+def share(tenant: str, friend: str) -> None:
+    """What a job spawns comes with its end, so it must be on the same shard."""
+    outlive.current().spawn(charge(friend).job(friend, 50))

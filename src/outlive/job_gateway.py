@@ -77,6 +77,11 @@ _of_task: ContextVar[_Job | None] = ContextVar("_of_task", default=None)
 """One of the jobs that share this process. Tasks of asyncio inherit it, and threads under `asyncio.to_thread`."""
 
 
+def is_elsewhere(url: object) -> bool:
+    """Whether an app with this address in code has another database than the worker's app."""
+    return bool(url and database_url and url != database_url)
+
+
 def context() -> object:
     """The context of the job whose code this is."""
     return (_of_task.get() or _of_process)[0]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from outlive.errors import DatabaseUnreachable
+from outlive.errors import DatabaseUnreachable, JobFailed
 from tests.driving.workers import ROOT
 from tests.matrix.servers import Server
 from tests.waiting import eventually
@@ -44,6 +44,10 @@ def test_a_shard_that_dies_stops_only_its_own_tenants_and_loses_nothing(servers,
 
     given = UUID(tasks.give(mine).enqueue(mine, other).result(30))
     assert servers[1].ask("select from outlive.jobs where id = %s", given), "a job enqueues on another shard"
+
+    with pytest.raises(JobFailed, match="charge is of an app with another database than this job's"):
+        tasks.share(mine).using(max_attempts=1).enqueue(mine, other).result(30)
+    tasks.share(mine).enqueue(mine, mine).result(30)
 
     before = [tasks.charge(other).enqueue(other, n) for n in range(100)]
     servers[1].stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
@@ -41,6 +41,8 @@ class NoJob(OutliveError):
 
 
 class Enqueuing(Protocol):
+    @property
+    def settings(self) -> Mapping[str, object]: ...
     def check(self, request: JobRequest) -> None: ...
     def traced(self, request: JobRequest) -> JobRequest: ...
 
@@ -310,6 +312,11 @@ _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, 
 def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
     for job in jobs:
         job.app.check(job.request)
+        if job_gateway.is_elsewhere(job.app.settings.get("database_url")):
+            task = job.request.task
+            raise BadArguments(
+                f"{task} is of an app with another database than this job's: enqueue it with .enqueue(…)"
+            )
     return [as_json(job.app.traced(job.request)) for job in jobs]
 
 

@@ -33,8 +33,7 @@ class StatementRunner:
     @property
     def _gateway(self) -> job_gateway.Gateway | None:
         """The way through the supervisor, inside a job. It has the database of its own app, and no other."""
-        others = self._own_url and job_gateway.database_url and self._own_url != job_gateway.database_url
-        return None if others else job_gateway.gateway
+        return None if job_gateway.is_elsewhere(self._own_url) else job_gateway.gateway
 
     @cached_property
     def connections(self) -> Connections:
