@@ -17,6 +17,7 @@ from tests.waiting import eventually
 
 RESULTS = "select result #>> '{}' from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
 RUN: dict[str, dict[str, list[object]]] = {
+    "reference/verify.md": {},
     "how-to/arguments.md": {
         "select error from outlive.attempts where outcome = 'failed'": [
             "BadArguments: argument copies: expected int, got str"

@@ -304,6 +304,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.with_prefix("jobs", "0"),
             store.with_prefix("batches", "0"),
         )
+        run(store.verify_jobs(UUID(int=0), batch=10), store.verify_keys(), store.verify_batches())
         run(store.follow_late_ends(), store.requeue_missed())
         run(store.take_back(WORKER, [1]), store.act("retry", ids, who="anna", entry=new_worker()), store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))

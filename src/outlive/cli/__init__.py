@@ -24,7 +24,7 @@ PANELS = {
         *("batches", "schedules", "sources", "queues"),
     ),
     "Act": ("enqueue", "retry", "repeat", "rerun", "supply", "send", "cancel", "release", "prune", "drain", "reload"),
-    "Set up": ("migrate", "doctor"),
+    "Set up": ("migrate", "doctor", "verify"),
 }
 """The commands by what people do, in the order of `outlive --help`."""
 _SEVERAL = {

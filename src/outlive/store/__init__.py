@@ -25,6 +25,7 @@ from outlive.store.schedules import *
 from outlive.store.sources import *
 from outlive.store.statements import asked_by_job as asked_by_job
 from outlive.store.steps import *
+from outlive.store.verify import *
 from outlive.store.waits import *
 from outlive.store.watchers import *
 from outlive.store.workers import *
