@@ -50,6 +50,7 @@ RUN: dict[str, dict[str, list[object]]] = {
             on b.started_at <= a.started_at and b.ended_at > a.started_at
           group by a.token) t""": [True],
     },
+    "how-to/high-availability.md": {},
     "how-to/logs.md": {},
     "how-to/migrate-from-celery.md": {},
     "how-to/migrate-from-procrastinate.md": {},

@@ -79,6 +79,32 @@ def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(server, st
     assert all(worker.process.poll() is None for worker in workers)
 
 
+def test_jobs_whose_end_a_lagging_standby_did_not_receive_run_again_and_end_once(server, standby, start, tmp_path):
+    url = address_of_primary(server, standby)
+    use(url)
+    start(url=url, slots=2)
+    gates = [tmp_path / "one", tmp_path / "two"]
+    jobs = [faults.wait_for.enqueue(str(gate)) for gate in gates]
+    for gate in gates:
+        begun(gate)
+    eventually(lambda: len(standby.ask("select from outlive.running")) == 2, what="it has both claims")
+    standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
+    lost = faults.add.enqueue(1, 1)
+    for gate in gates:
+        gate.touch()
+    all_end_once(server.url, [*jobs, lost])
+    server.stop(signal.SIGKILL)
+    standby.start()
+    standby.ask("select pg_promote()")
+    use(standby.url)
+    for gate in gates:
+        begun(gate, times=2, within_s=30)
+    all_end_once(standby.url, jobs)
+    ends = "select attempt, outcome, losses, crashes, failures from outlive.attempts"
+    assert standby.ask(ends) == [(1, "succeeded", 0, 0, 0)] * 2
+    assert standby.ask("select from outlive.jobs where id = %s", lost.id) == []
+
+
 def test_workers_leave_a_primary_that_is_frozen_and_begin_jobs_on_the_next_one(server, standby, start):
     url = address_of_primary(server, standby)
     use(url)

@@ -142,7 +142,7 @@ def test_jobs_survive_the_faults_of_primaries_under_patroni():
     if "--ha needs" in err:
         pytest.skip(err.strip())
     verdict = json.loads(out)
-    failovers = {kind: count for kind in FAILOVERS if (count := verdict["faults"].get(kind))}
+    failovers = {kind: count for kind in FAILOVERS if (count := verdict["faults"][kind])}
     print(", ".join(f"{kind}: {count}" for kind, count in failovers.items()))
     assert verdict["breaches"] == []
     assert len(failovers) >= 4

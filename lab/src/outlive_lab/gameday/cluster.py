@@ -1,8 +1,8 @@
 """A highly available Postgres: three nodes under Patroni, with etcd, and what can happen to their primary.
 
 Each node has a namespace of processes, so that it can be killed or frozen whole, and nothing of it survives the game.
-nftables drop the packets of a node that is cut off: each node reaches etcd by a port of its own, and the other nodes
-reach it by another address than clients do. All addresses are on the loopback.
+nftables drop the packets between etcd and a node that is cut off: each node reaches etcd by a port of its own. All
+addresses are on the loopback.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from outlive.errors import ConfigError, OutliveError
 from outlive.temporary.program import dying_with_this
 from outlive_lab.gameday.history import Fault, Kind
 
-CLIENTS, PEERS = "127.0.0.1", "127.0.1.1"
-"""By which address clients reach a node, and by which other nodes do."""
+HOST = "127.0.0.1"
 NODES = ("one", "two", "three")
 TTL_S = 20
 """How long a primary that says nothing is left in peace: the least that Patroni takes."""
@@ -51,7 +50,6 @@ PRIMARY_S = 120.0
 RECOVERY_S = 60.0
 CALM_S = 180.0
 RUNNING = ("running", "streaming")
-LAG_S = 2.0
 LATE_S = 10.0
 """How long a primary stays frozen or cut off when another one has taken over."""
 TABLE = "inet outlive_gameday"
@@ -68,7 +66,7 @@ class Node:
 
     @property
     def url(self) -> str:
-        return make_conninfo("", host=CLIENTS, port=self.port, user="postgres", dbname="postgres", connect_timeout=2)
+        return make_conninfo("", host=HOST, port=self.port, user="postgres", dbname="postgres", connect_timeout=2)
 
     def processes(self) -> list[int]:
         return linux.descendants_of(self.process.pid) if self.process else []
@@ -79,14 +77,8 @@ class Node:
         return next(pid for pid, found in words if found[0].endswith(b"/postgres") and b"-D" in found)
 
     def writable(self) -> bool:
-        return self._says("select not pg_is_in_recovery()")
-
-    def synchronous(self) -> bool:
-        return self._says("select current_setting('synchronous_standby_names') <> ''")
-
-    def _says(self, query: str) -> bool:
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url) as connection:
-            return connection.execute(query.encode()).fetchone() == (True,)
+            return connection.execute("select pg_is_in_recovery()").fetchone() == (False,)
         return False
 
 
@@ -105,7 +97,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """The address of whichever node is the primary."""
-        hosts, ports = ",".join(CLIENTS for _ in NODES), ",".join(str(node.port) for node in self.nodes)
+        hosts, ports = ",".join(HOST for _ in NODES), ",".join(str(node.port) for node in self.nodes)
         more = {"user": "postgres", "dbname": "postgres", "target_session_attrs": "read-write"}
         return make_conninfo("", host=hosts, port=ports, **more)
 
@@ -115,12 +107,10 @@ class Cluster:
         self._thread.submit(self._start_all).result()
 
     def _start_all(self) -> None:
-        listening = ",".join(
-            f"http://{CLIENTS}:{port}" for port in (self._etcd_port, *[one.etcd for one in self.nodes])
-        )
-        peers = f"http://{CLIENTS}:{_free_ports(1)[0]}"
+        listening = ",".join(f"http://{HOST}:{port}" for port in (self._etcd_port, *[one.etcd for one in self.nodes]))
+        peers = f"http://{HOST}:{_free_ports(1)[0]}"
         words = ["etcd", "--data-dir", str(self._home / "etcd"), "--listen-client-urls", listening]
-        words += ["--advertise-client-urls", f"http://{CLIENTS}:{self._etcd_port}", "--listen-peer-urls", peers]
+        words += ["--advertise-client-urls", f"http://{HOST}:{self._etcd_port}", "--listen-peer-urls", peers]
         words += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"]
         self._etcd = self._run(words, self._home / "etcd.log")
         for node in self.nodes:
@@ -150,10 +140,10 @@ class Cluster:
 
     def _config(self, node: Node) -> dict[str, object]:
         peer = {"use_pg_rewind": True, "parameters": SETTINGS}
-        dcs = {**TIMES, "maximum_lag_on_failover": 1 << 30, "synchronous_mode": True, "postgresql": peer}
+        dcs = {**TIMES, "synchronous_mode": True, "postgresql": peer}
         postgres = {
-            "listen": f"{CLIENTS},{PEERS}:{node.port}",
-            "connect_address": f"{PEERS}:{node.port}",
+            "listen": f"{HOST}:{node.port}",
+            "connect_address": f"{HOST}:{node.port}",
             "data_dir": str(node.home / "data"),
             "bin_dir": str(self._programs),
             "pgpass": str(node.home / "pgpass"),
@@ -167,8 +157,8 @@ class Cluster:
         return {
             "scope": "gameday",
             "name": node.name,
-            "restapi": {"listen": f"{CLIENTS}:{node.rest}", "connect_address": f"{CLIENTS}:{node.rest}"},
-            "etcd3": {"hosts": [f"{CLIENTS}:{node.etcd}"], "use_proxies": True},
+            "restapi": {"listen": f"{HOST}:{node.rest}", "connect_address": f"{HOST}:{node.rest}"},
+            "etcd3": {"hosts": [f"{HOST}:{node.etcd}"], "use_proxies": True},
             "bootstrap": {"dcs": dcs, "initdb": [{"encoding": "UTF8"}, {"locale": "C"}, "no-sync"]},
             "postgresql": postgres,
         }
@@ -214,7 +204,9 @@ class Cluster:
         except OutliveError:
             down = {one["name"] for one in self.members() if one.get("state") not in RUNNING}
             for node in (node for node in self.nodes if node.name in down):
-                self._ask(node, "POST", "/reinitialize", {"force": True})
+                self._kill(node)
+                shutil.rmtree(node.home / "data")
+                self._start(node)
             self._await(self.calm, CALM_S, "calm cluster")
 
     def _await(self, is_so: Callable[[], bool], within_s: float, what: str) -> None:
@@ -225,7 +217,7 @@ class Cluster:
             time.sleep(POLL_S)
 
     def _ask(self, node: Node, method: str, path: str, body: object = None) -> Any:
-        asked = urllib.request.Request(f"http://{CLIENTS}:{node.rest}{path}", json.dumps(body).encode(), method=method)
+        asked = urllib.request.Request(f"http://{HOST}:{node.rest}{path}", json.dumps(body).encode(), method=method)
         with urllib.request.urlopen(asked, timeout=2 if method == "GET" else 60) as answer:
             said = answer.read()
         return json.loads(said) if said[:1] in (b"{", b"[") else said.decode()
@@ -241,31 +233,31 @@ class Cluster:
         assert old is not None, "the cluster was calm a moment ago"
         others = [node for node in self.nodes if node is not old or fault.kind is Kind.POSTMASTER]
         fault.at_s, fault.worker = time.time(), old.name
-        with _HARMS[fault.kind](self, fault, old):
+        with _HARMS[fault.kind](self, old):
             self._await(lambda: any(node.writable() for node in others), PRIMARY_S, "new primary")
             fault.writable_s = time.time()
         self.await_calm()
 
     @contextmanager
-    def _switch_over(self, _: Fault, old: Node) -> Iterator[None]:
+    def _switch_over(self, old: Node) -> Iterator[None]:
         found = {one["role"]: one["name"] for one in self.members()}
         self._ask(old, "POST", "/switchover", {"leader": old.name, "candidate": found["sync_standby"]})
         yield
 
     @contextmanager
-    def _kill_postmaster(self, _: Fault, old: Node) -> Iterator[None]:
+    def _kill_postmaster(self, old: Node) -> Iterator[None]:
         """Patroni starts it again, and it is the primary as before."""
         linux.kill(old.postmaster())
         yield
 
     @contextmanager
-    def _kill_node(self, _: Fault, old: Node) -> Iterator[None]:
+    def _kill_node(self, old: Node) -> Iterator[None]:
         self._kill(old)
         yield
         self._start(old)
 
     @contextmanager
-    def _freeze(self, _: Fault, old: Node) -> Iterator[None]:
+    def _freeze(self, old: Node) -> Iterator[None]:
         frozen = old.processes()
         for pid in frozen:
             linux.kill(pid, signal.SIGSTOP)
@@ -275,30 +267,11 @@ class Cluster:
             linux.kill(pid, signal.SIGCONT)
 
     @contextmanager
-    def _cut_off(self, _: Fault, old: Node) -> Iterator[None]:
+    def _cut_off(self, old: Node) -> Iterator[None]:
         _drop(f"tcp dport {old.etcd}", f"tcp sport {old.etcd}")
         yield
         time.sleep(LATE_S)
         _heal()
-
-    @contextmanager
-    def _lag(self, fault: Fault, old: Node) -> Iterator[None]:
-        """Replication is asynchronous now, and for a while no standby receives what the primary acknowledges. Then the
-        primary dies."""
-        self._replicate(old, synchronously=False)
-        fault.forgets_s = time.time()
-        _drop(f"ip daddr {PEERS} tcp dport {old.port}", f"ip saddr {PEERS} tcp sport {old.port}")
-        time.sleep(LAG_S)
-        fault.at_s = time.time()
-        self._kill(old)
-        _heal()
-        yield
-        self._start(old)
-        self._replicate(next(node for node in self.nodes if node.writable()), synchronously=True)
-
-    def _replicate(self, primary: Node, *, synchronously: bool) -> None:
-        self._ask(primary, "PATCH", "/config", {"synchronous_mode": synchronously})
-        self._await(lambda: synchronously or not primary.synchronous(), CALM_S, "asynchronous replication")
 
     def _kill(self, node: Node) -> None:
         """Kill the first process of a namespace: the kernel kills all others with it."""
@@ -314,7 +287,6 @@ _HARMS = {
     Kind.NODE: Cluster._kill_node,
     Kind.FROZEN: Cluster._freeze,
     Kind.CUT_OFF: Cluster._cut_off,
-    Kind.LAGGING: Cluster._lag,
 }
 
 
@@ -348,5 +320,5 @@ def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind((CLIENTS, 0))
+            one.bind((HOST, 0))
         return [int(one.getsockname()[1]) for one in sockets]

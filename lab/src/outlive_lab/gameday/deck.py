@@ -35,6 +35,6 @@ HA_DECK: Deck = {
     Kind.CHILD: (20, Faults._at_work, Faults._strike),
     Kind.TREE: (4, Faults._mortal, Faults._kill_beside_witness),
     Kind.ZYGOTE: (4, Faults._zygotes, Faults._strike),
-    **dict.fromkeys(FAILOVERS[:-1], (2, Faults._clusters, Faults._fail_over)),
+    **dict.fromkeys(FAILOVERS, (2, Faults._clusters, Faults._fail_over)),
 }
 """Few workers are killed: one that is declared dead without reason shows better."""

@@ -91,7 +91,6 @@ class Kind(StrEnum):
     NODE = "primary's node killed"
     FROZEN = "primary frozen, and back late"
     CUT_OFF = "primary cut off from etcd"
-    LAGGING = "lagging standby promoted"
 
 
 WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY, Kind.DEPLOY})
@@ -105,7 +104,7 @@ TAKEN_OVER = WORKER_KILLS | LATE
 """Other workers take over the jobs of the worker. The database can't know who did it, so it may charge them with a
 loss. The death of a zygote, an outage or a frozen machine costs no job anything."""
 FREEZES = LATE | {Kind.FREEZE}
-FAILOVERS = (Kind.SWITCHOVER, Kind.POSTMASTER, Kind.NODE, Kind.FROZEN, Kind.CUT_OFF, Kind.LAGGING)
+FAILOVERS = (Kind.SWITCHOVER, Kind.POSTMASTER, Kind.NODE, Kind.FROZEN, Kind.CUT_OFF)
 """Faults of the primary of a highly available Postgres. Their `worker` is its node."""
 KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SHARED, Kind.SPARE}
 """SIGKILLs of processes of a worker. The game counts these."""
@@ -135,8 +134,6 @@ class Fault:
     """Attempts that were frozen just before their completion until another worker had begun their jobs again."""
     orphans_gone_s: float | None = None
     """How long after the fault the last process below the supervisor was gone."""
-    forgets_s: float | None = None
-    """Since when replication lagged: what was acknowledged from then on is lost."""
     writable_s: float | None = None
     """When there was a primary again."""
 

@@ -42,7 +42,7 @@ BUSY = Bounds(
     on_end_s=30,
     wake_s=20,
     drain_s=120,
-    flow_s=20,
+    flow_s=10,
 )
 """For a machine that has other work."""
 

@@ -119,7 +119,7 @@ def _duration(value: float | None) -> str:
 def write(verdict: Verdict, summary: Mapping[str, Any], directory: Path) -> Path:
     """Write gameday-SEED.md, .json and .png. Returns the path of the page."""
     directory.mkdir(parents=True, exist_ok=True)
-    page = directory / f"gameday-{verdict.options.seed}.md"
+    page = directory / f"gameday-{'ha' if verdict.options.ha else verdict.options.seed}.md"
     text = msgspec.json.format(msgspec.json.encode(summary), indent=0 if len(summary["marks"]) > 500 else 1)
     page.with_suffix(".json").write_bytes(text + b"\n")
     from outlive_lab.gameday.plot import draw  # Not at the top: most games draw no picture.
@@ -132,10 +132,10 @@ def write(verdict: Verdict, summary: Mapping[str, Any], directory: Path) -> Path
 
 def _markdown(verdict: Verdict, summary: Mapping[str, Any], picture: Path) -> str:
     options, versions = verdict.options, summary["versions"]
-    busy = " --busy" if options.bounds == BUSY else ""
+    busy = (" --ha" if options.ha else "") + (" --busy" if options.bounds == BUSY else "")
     length = f"--minutes {options.minutes:g}" if options.minutes is not None else f"--kills {options.kills}"
     lines = [
-        f"# Gameday, seed {options.seed}",
+        "# Gameday of a highly available Postgres" if options.ha else f"# Gameday, seed {options.seed}",
         "",
         f"`./run gameday {length} --rate {options.rate:g} --workers {options.workers} --slots {options.slots} "
         f"--seed {options.seed}{busy}` on {summary['cpu_count']} cores: outlive {versions['outlive']}, PostgreSQL "
