@@ -120,7 +120,7 @@ def test_the_limits_of_a_task_win_over_the_configuration():
         *("t", "q", "s", 1, 2, None),
         *("fail", "fingerprint", (3.0,), 3600.0),
         *(config.keep_finished_s, config.keep_failed_s, 300.0, 172800.0),
-        *(None, None, 5, None, 1),
+        *(None, None, 5, None, 1, ()),
     )
 
 

@@ -26,7 +26,7 @@ TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := 
 """The tests that run pages."""
 
 COMMANDS: Any = typer.main.get_command(load())
-OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday"}
+OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday", "proof"}
 """The words of `./run` that are not commands of outlive."""
 OF_THE_LAB = {"bench", "gameday"}
 """Pages about commands of the lab, with its options."""

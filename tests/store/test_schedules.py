@@ -167,12 +167,12 @@ def test_a_schedule_that_ends_fires_no_more(queue):
 
 def test_a_worker_learns_when_the_next_schedule_is_due(queue):
     nothing = queue.run(store.due_schedules())
-    assert (nothing.exist, nothing.upcoming, nothing.due) == (False, None, [])
+    assert (nothing.upcoming, nothing.due) == (None, [])
     declare(queue, schedule("late", every_s=3600.0), schedule("soon"), schedule("paused", every_s=5.0))
     fire_all(queue, later_s=0)
     queue.run(store.pause_schedule("paused"))
     found = queue.run(store.due_schedules())
-    assert (found.now, found.exist, found.upcoming, found.due) == (NOON, True, NOON + timedelta(minutes=1), [])
+    assert (found.now, found.upcoming, found.due) == (NOON, NOON + timedelta(minutes=1), [])
 
 
 # Missed firings

@@ -56,7 +56,8 @@ class StatementRunner:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
             return caller_connections.run_all(caller_connections.borrow(connection, _USE_ASYNC), statements)
-        if (gateway := self._gateway) is not None:
+        # Outside of jobs there is no gateway: a call less for each enqueue.
+        if job_gateway.gateway is not None and (gateway := self._gateway) is not None:
             return statement.read_answers(statements, gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
 
