@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = 50_000
-"""How many jobs a statement looks at: it holds its snapshot for about a second."""
+"""How many jobs a statement looks at: its snapshot is soon over."""
 FIRST = UUID(int=0)
 OF_JOBS = ("lost", "in two places", "ended twice", "begun again after a later attempt", "charged without a cause")
 OVER_LIMIT, NOT_CALLED = "over the limit of its key", "done, but not called back"
