@@ -1,4 +1,4 @@
-"""Real games, as people play them: with real workers, real kills, seeded bugs, and a verdict."""
+"""Real games, as people play them: with real workers, real kills, and a verdict."""
 
 import contextlib
 import json
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import connections, squeeze
 from outlive_lab.gameday.history import FAILOVERS, Kind
+from outlive_lab.gameday.seeded import with_deck
 from tests.cli.test_demo import processes_in
 from tests.driving.making import Queue
 from tests.waiting import eventually
@@ -49,15 +49,6 @@ def told(game: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
     out, err = game.communicate(timeout=PATIENCE_S)
     assert out, err
     return game.returncode, json.loads(out)
-
-
-def with_deck(counts: str) -> list[str]:
-    """The words that start a game of these faults only, with little time between those that stop everything."""
-    wanted = ", ".join(f"d.Kind.{count}" for count in counts.split(", "))
-    lines = ["from outlive_lab.gameday import deck as d, faults as f", "f.CALM_S = 5.0", f"wanted = {{{wanted}}}"]
-    lines += ["d.DECK = {kind: (wanted.get(kind, 0), *rest) for kind, (_, *rest) in d.DECK.items()}"]
-    lines += ["from outlive_lab.commands import main", "main()"]
-    return [sys.executable, "-c", "\n".join(lines)]
 
 
 def took_s(verdict: dict[str, Any], name: str) -> float:
@@ -108,7 +99,9 @@ def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence():
     """A game whose only faults are such freezes, and kills of children in between. The database is there all the
     time: every tree has its jobs taken over, and every completion that it was about to write comes to the fence."""
     words = ("gameday", "--kills", "12", "--rate", "0.5", "--seed", "3", "--busy", "--json")
-    ran = subprocess.run([*with_deck("PAUSE: 4"), *words], capture_output=True, text=True, timeout=250)
+    ran = subprocess.run(
+        [sys.executable, "-c", with_deck("PAUSE: 4"), *words], capture_output=True, text=True, timeout=250
+    )
     verdict = json.loads(ran.stdout)
     freezes = verdict["faults"]["whole tree frozen past its lease"]
     late, fenced = verdict["late_completions_of_trees_taken_over"], verdict["of_those_fenced"]
@@ -123,7 +116,7 @@ def test_outages_frozen_machines_and_kills_by_the_kernel_are_charged_to_no_job()
     """A game of such faults only, and kills of children and workers in between."""
     words = ("gameday", "--kills", "40", "--rate", "1", "--seed", "3", "--busy", "--json")
     deck = with_deck("OUTAGE: 2, MACHINE: 2, OOM: 3, CHILD: 3, TREE: 1")
-    ran = subprocess.run([*deck, *words], capture_output=True, text=True, timeout=550)
+    ran = subprocess.run([sys.executable, "-c", deck, *words], capture_output=True, text=True, timeout=550)
     verdict = json.loads(ran.stdout)
     faults = {kind: verdict["faults"][kind] for kind in (Kind.OUTAGE, Kind.MACHINE, Kind.OOM, Kind.CROWD)}
     print(", ".join(f"{kind}: {count}" for kind, count in faults.items()))
@@ -227,59 +220,6 @@ def test_a_completion_waits_before_it_is_written_whichever_cursor_sends_it(datab
         connection.pause_s = 0.001
         psycopg.RawCursor(connection).execute("select")
         assert connection.pause_s == 0.0
-
-
-SEEDED = 92
-"""Its first orders have a fan-in, a batch, and more jobs of a key than may run."""
-
-
-@dataclass(frozen=True)
-class Bug:
-    function: str
-    right: str
-    wrong: str
-    rule: str
-
-    def seed(self, queue: Queue) -> None:
-        text = queue.value(
-            "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'outlive.' || %s",
-            self.function,
-        )
-        assert self.right in text, f"outlive.{self.function} does not read like that any more"
-        queue.execute(text.replace(self.right, self.wrong).encode())
-
-
-BUGS = [
-    # A job is released when the first of the jobs that it waits for has ended.
-    Bug("release_dependents", "h.unmet <= ((", "h.unmet <= 100 + ((", "begun too early"),
-    # A callback has no id that would stop the second one.
-    Bug(
-        "call_back",
-        "perform outlive.spawn(due);",
-        """perform outlive.spawn(replace(due::text, '"id"', '"other"')::json) from generate_series(1, 2);""",
-        "called back twice",
-    ),
-    # A key forgets the jobs that run.
-    Bug("admit", "k.state = 'admitted'", "false", "over its limit"),
-    # A firing makes a second job, whose id is not that of the tick.
-    Bug(
-        "fire",
-        "perform outlive.enqueue(ids,",
-        "perform outlive.enqueue(s.task, s.args, run_at => ticks[jobs]); perform outlive.enqueue(ids,",
-        "fired twice",
-    ),
-]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(120)
-def test_a_played_game_names_each_seeded_bug(database_url, queue):
-    for bug in BUGS:
-        bug.seed(queue)
-    words = ("--kills", 6, "--rate", 3, "--workers", 2, "--slots", 4, "--seed", SEEDED, "--busy", "--json")
-    code, verdict = told(lab(database_url).process("gameday", *words))
-    assert (code, verdict["right"]) == (1, False)
-    assert {breach["rule"] for breach in verdict["breaches"]} >= {bug.rule for bug in BUGS}
 
 
 SLEEPER = "input(); kept = b'x' * (16 << 20); print(flush=True); import time; time.sleep(600)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from outlive_lab.gameday import batches, dependencies, durable, innocents, keys, schedules, sharing
+from outlive_lab.gameday import batches, dependencies, durable, innocents, keys, quiet, replay, schedules, sharing
 from outlive_lab.gameday.facts import FINAL, Broken, Facts
 from outlive_lab.gameday.history import (
     TAKEN_OVER,
@@ -72,6 +72,9 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         schedules.broken(facts, bounds),
         durable.broken(facts),
         sharing.broken(facts),
+        quiet.broken(facts, bounds),
+        _illegal(found),
+        ((f"verify: {what}", id, "`outlive verify` says so") for id, what in found.verified),
     )
     return [Breach(rule, str(subject), words) for rule, subject, words in broken]
 
@@ -265,6 +268,12 @@ def _crashed(facts: Facts) -> Broken:
         else:
             words = f"attempt {one.number} on {one.worker} crashed ({one.signal}) without a kill"
             yield "crashed by itself", one.job, words
+
+
+def _illegal(found: Found) -> Broken:
+    """No step of the history breaks a rule of the models."""
+    for one in replay.Replay(found.lines).run():
+        yield f"step: {one.rule}", one.subject, f"step {one.n}: {one.words}"
 
 
 def _by_worker(faults: Iterable[Fault]) -> dict[str, list[Fault]]:

@@ -8,7 +8,7 @@ from outlive import db
 from outlive.cli import screen
 from outlive.config import Config
 from outlive.temporary.program import stopped_by_sigterm
-from outlive_lab.gameday import report, tables
+from outlive_lab.gameday import journal, report, tables
 from outlive_lab.gameday.game import Game
 from outlive_lab.gameday.options import Options
 from outlive_lab.gameday.server import server
@@ -27,7 +27,7 @@ def main(config: Config, options: Options) -> int:
             game = Game(options, found, home, progress)
             history = game.play()
         with db.connect(found.url) as connection:
-            held = tables.read(connection, names=game.names)
+            held = tables.read(connection, history, names=game.names)
             version = f"{connection.info.server_version // 10000}.{connection.info.server_version % 10000}"
             verdict = judge(options, history, held, seconds=time.monotonic() - began, postgres=version)
             summary = verdict.as_json(tables.evidence(connection, verdict.suspects()))
@@ -39,6 +39,7 @@ def main(config: Config, options: Options) -> int:
             report.show(verdict)
         if options.report is not None:
             page = report.write(verdict, summary, options.report)
+            journal.write(held.lines, page.with_suffix(".history.gz"))
             if not options.json:
                 screen.say(f"the report is {page}")
             if not verdict.right:

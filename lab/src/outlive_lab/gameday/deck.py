@@ -28,6 +28,7 @@ DECK: Deck = {
     Kind.OUTAGE: (1, Faults._calm_server, Faults._restart),
     Kind.MACHINE: (1, Faults._machine, Faults._freeze_machine),
     Kind.OOM: (3, Faults._squeezable, Faults._squeeze),
+    Kind.QUEUE: (3, Faults._any_server, Faults._pause_queue),
     Kind.CROWD: (0, Faults._any_server, lambda self, fault, _: self._crowd(fault)),
 }
 

@@ -31,6 +31,7 @@ from outlive_lab.gameday.workers import SHORT_LEASE_S, Member, Process, Workers
 NEXT = 10
 FREEZE_S = (0.3, 2.0)
 SPELL_S = (2.0, 4.0)  # How long imports are bad, rows locked and the database read-only.
+PAUSED_S = (4.0, 8.0)  # How long a queue is paused: for longer than workers need to notice.
 WITNESS_S = 3.0
 PATIENCE_S = 1.0  # How long a deploy waits between SIGTERM and SIGKILL: far less than the grace period.
 TAKEN_S = 5.0  # How long after its lease a frozen tree waits for other workers to begin its jobs again.
@@ -310,6 +311,10 @@ class Faults:
         fault.lasted_s = self._rng.uniform(*SPELL_S) if locked else 0.0
         self._later(fault.lasted_s, stranger.close)  # This rolls back.
         return bool(locked)
+
+    def _pause_queue(self, fault: Fault, server: Server) -> None:
+        db.run(server.connection, store.pause_queue(jobs.ASIDE))
+        self._later(self._rng.uniform(*PAUSED_S), lambda: db.run(server.connection, store.resume_queue(jobs.ASIDE)))
 
     def _forbid_writing(self, fault: Fault, server: Server) -> None:
         server.allow_writing(False)

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,6 +31,8 @@ TICK_S = 0.01
 COUNT_S = 0.2
 START_S = 60.0
 HURRY_S = 15.0
+LEFT_S = 5.0
+"""How long after the last job something may be left over, in time that the machine gave."""
 AHEAD = 5
 """How many jobs are unfinished at any time, for each slot."""
 SHARP_S = 0.005
@@ -61,6 +64,8 @@ class Game:
         self._counted_at = 0.0
         self._away_since: float | None = None
         self._unfinished = 0
+        self._unburied: list[str] = []
+        """Workers that are gone, and are not known to be dead."""
         self._signals = 0
         """How many signals have asked the game to stop."""
 
@@ -83,6 +88,7 @@ class Game:
                 jobs.app.connections.close()
                 self.workers.stop()
                 self.history.left_behind = self.workers.left_behind()
+                self.history.left_over += self._await_nothing(self._open)
                 self._reap()
                 self.server.close()
         self.history.short_leases = {one.name for one in self.workers.gone if one.short_lease}
@@ -142,6 +148,7 @@ class Game:
     def _drain(self) -> None:
         """Wait until all jobs are finished, or until another signal."""
         self.faults.finish()
+        self.history.quiet_s = self.now_s()
         self.feeding.stop()
         signals = self._signals
         last = time.monotonic()
@@ -150,12 +157,33 @@ class Game:
         self.progress.say(f"{kills} kills are done: all jobs must be finished within {patience_s:.0f} s")
         self._unfinished = -1  # Unknown until they are counted again.
         self._counted_at = 0.0
-        while self._unfinished and time.monotonic() - last < patience_s and self._signals == signals:
+        while (
+            (self._unfinished or self._unburied) and time.monotonic() - last < patience_s and self._signals == signals
+        ):
             self._pause_schedules()
             self._tick()
         self.history.drain_s = time.monotonic() - last
         self.history.stopped = self._signals > 0
         self.history.cut_short = self.history.stopped and self._unfinished != 0
+        if not self.history.cut_short:
+            self.history.unburied = self._unburied
+            self.history.left_over = self._await_nothing(lambda: tables.left_over(self.server.connection, self.names))
+
+    def _await_nothing(self, look: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+        """Wait until nothing is left over, and return what is left after a while."""
+        found, since_s, machine = [("answer", "of the database")], self.now_s(), self.history.machine
+        while found and machine.given_s(since_s, self.now_s()) < LEFT_S:
+            time.sleep(COUNT_S)
+            machine.look(self.now_s())
+            with contextlib.suppress(psycopg.OperationalError):
+                found = look()
+        return found
+
+    def _open(self) -> list[tuple[str, str]]:
+        """Sessions, and with them their locks, and files of workers that are gone."""
+        sessions = [] if self.options.force else self.server.sessions()
+        files = [*self.workers.files.rglob("*"), *tables.groups(self.server.connection, self.names)]
+        return [*(("session", str(pid)) for pid in sessions), *(("file", str(path)) for path in files)]
 
     def _pause_schedules(self) -> None:
         """While they fire, there are always unfinished jobs."""
@@ -172,6 +200,7 @@ class Game:
         if time.monotonic() - self._counted_at >= COUNT_S:
             self._count()
             self._reap()
+            self.history.machine.look(self.now_s())
 
     def _count(self) -> None:
         """Read how many jobs are unfinished, which workers are up, and the database's clock."""
@@ -179,7 +208,7 @@ class Game:
         try:
             connection = self.server.connection
             asked = time.monotonic()
-            unfinished, now_s, up = tables.standing(connection, self.names)
+            unfinished, now_s, up, watched = tables.standing(connection, self.names)
             answered = time.monotonic()
             alone = tables.alone(connection, self.names)
         except psycopg.OperationalError:
@@ -192,6 +221,7 @@ class Game:
             self.history.outages.append((self._away_since, now_s))
             self._away_since = None
         self._unfinished = unfinished
+        self._unburied = sorted({*watched} - {member.name for member in self.workers.members})
         self.feeding.counted(unfinished)
         self.workers.known(up)
 

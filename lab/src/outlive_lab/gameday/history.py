@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 import msgspec
+
+from outlive_lab.gameday.machine import Machine
 
 
 class Answer(StrEnum):
@@ -86,6 +89,7 @@ class Kind(StrEnum):
     MACHINE = "whole machine frozen"
     OOM = "zygote killed by the kernel"
     CROWD = "failure with 20,000 dependents"
+    QUEUE = "queue paused"
     SWITCHOVER = "switchover"
     POSTMASTER = "primary's postmaster killed"
     NODE = "primary's node killed"
@@ -162,6 +166,8 @@ class History:
     began_s: float = 0.0
     scheduled_s: float = 0.0
     """Until when the schedules fired."""
+    quiet_s: float = 0.0
+    """When all faults had stopped."""
     drain_s: float = 0.0
     """How long after the last fault the last job was finished, or the game stopped waiting."""
     stopped: bool = False
@@ -170,6 +176,11 @@ class History:
     """The game was stopped before all jobs were finished."""
     left_behind: list[str] = field(default_factory=list)
     """Processes that were still there when all workers were gone."""
+    unburied: list[str] = field(default_factory=list)
+    """Workers that were gone, and were not declared dead in the end."""
+    left_over: list[tuple[str, str]] = field(default_factory=list)
+    """What was still there when all jobs were finished, or when all workers were gone."""
+    machine: Machine = field(default_factory=Machine)
     reports_fenced: int = 0
     """How often a worker reported an attempt that it no longer owned."""
 
@@ -338,5 +349,9 @@ class Found:
     """The jobs whose effect under `once` was made, each as often as it was."""
     sharing: Collection[str] = ()
     """Tasks whose jobs share processes. Jobs that harm theirs are named `task harm`."""
+    lines: Sequence[Mapping[str, Any]] = ()
+    """The history: see `journal`."""
+    verified: Sequence[tuple[UUID, str]] = ()
+    """What `outlive verify` finds wrong with which job."""
     mixed: Sequence[UUID] = ()
     """Those whose result or output is another job's."""

@@ -39,6 +39,8 @@ DURABLE: TaskOptions = {**SURVIVOR, "priority": 0}
 # charged with a crash.
 SHARED: TaskOptions = {**DURABLE, "share": 100, "max_crashes": 3, "timeout": "90s"}
 SETTLING: TaskOptions = {**SHARED, "share": 8}  # Each has a connection of its own.
+ASIDE = "gameday aside"
+"""The queue that is paused at times."""
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"

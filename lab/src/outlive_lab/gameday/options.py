@@ -27,6 +27,8 @@ class Bounds:
     seconds until other workers have started."""
     wake_s: float = 2.0
     """p99, from the end of a wait until its job begins again."""
+    begin_s: float = 5.0
+    """How long a job that can begin may wait when all faults have stopped, in time that the machine gave."""
     drain_s: float = 60.0
     """How long after the last fault all jobs must be finished."""
     flow_s: float = 3.0

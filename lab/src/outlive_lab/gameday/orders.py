@@ -19,6 +19,7 @@ MOST = 8
 LONG_PART = 0.02
 DEDUPED_PART = 0.05
 DEDUPE_KEYS = 3
+ASIDE_PART = 0.2
 KEYS = 24
 KEYED_PART = 0.2
 """How many of the jobs that wait for others have a key too."""
@@ -144,6 +145,8 @@ def _single(rng: random.Random) -> BoundJob[Any]:
     work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
     if rng.random() < DEDUPED_PART:
         return jobs.note.using(dedupe_key=f"key {rng.randrange(DEDUPE_KEYS)}").job(work_s)
+    if rng.random() < ASIDE_PART:
+        return jobs.note.using(queue=jobs.ASIDE).job(work_s)
     task = _task(rng)
     if task.policy.max_jobs > 1:
         work_s = min(work_s, 0.3)  # Other jobs wait for the same process.

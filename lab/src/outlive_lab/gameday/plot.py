@@ -18,7 +18,7 @@ COLOURS = (
     (ZYGOTE_KILLS, BLUE),
     (WORKER_KILLS - {Kind.DEPLOY}, RED),
     (FREEZES | {Kind.MACHINE}, CYAN),
-    ({Kind.LOCK, Kind.CROWD}, LIME),
+    ({Kind.LOCK, Kind.CROWD, Kind.QUEUE}, LIME),
     ({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART, Kind.OUTAGE}, PURPLE),
     (set(FAILOVERS), PURPLE),
     ({Kind.DEPLOY, Kind.STOP, Kind.RELOAD}, BROWN),

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
 
-from outlive import db
+from outlive import db, store
 from outlive.errors import ConfigError
-from outlive_lab.gameday import jobs
-from outlive_lab.gameday.history import Attempt, Callback, Effect, Found, Kept, Mark, Sent, Start, Tick
+from outlive.worker.limits import cgroups
+from outlive_lab.gameday import jobs, journal
+from outlive_lab.gameday.history import Attempt, Callback, Effect, Found, History, Kept, Mark, Sent, Start, Tick
 
 MODULE = jobs.__name__ + "."
 OURS = MODULE.replace("_", r"\_") + "%"
 BATCH = "gameday"
 """The name of its batches."""
 SHARING = [MODULE + task for task in jobs.SHARING]
+VERIFIED = 50_000
+"""How many jobs are verified at once."""
 MOST_LOCKED = 2
 """How many jobs a foreign transaction locks: few, so that most jobs go on."""
 
@@ -56,7 +60,8 @@ with gone as (delete from outlive.jobs where task like %(ours)s returning id, ba
   schedules as (delete from outlive.schedules where task like %(ours)s),
   batches as (delete from outlive.batches where name = %(batch)s returning id),
   callbacks as (delete from outlive.callbacks where batch in (select id from batches)),
-  sources as (delete from outlive.sources where name = 'gameday')
+  sources as (delete from outlive.sources where name = 'gameday'),
+  queues as (delete from outlive.queues where name = %(aside)s)
 delete from outlive.attempts where job_id in (select id from gone)
 """
 _FOREIGN = "select task from outlive.jobs where task not like %(ours)s limit 1"
@@ -105,13 +110,37 @@ where j.task = any(%(sharing)s) and (a.outcome = 'succeeded' and a.result #>> '{
 _VISIBLE = "pg_xact_commit_timestamp(xmin)"
 _WORKERS = "select name, state from outlive.workers where name like %(names)s"
 
+_IDS = "select id from outlive.workers where name like %(names)s"
+
 # Jobs in quarantine stay there. A dependent job is released with the end of another one, or it stays blocked.
 _STANDING = """
 select (select count(*) from outlive.waiting where task like %(ours)s)
      + (select count(*) from outlive.running where task like %(ours)s)
      + (select count(*) from outlive.held where task like %(ours)s and why not in ('dependent', 'quarantined')),
   extract(epoch from clock_timestamp())::float8,
-  array(select name from outlive.workers where name like %(names)s and state in ('active', 'stale', 'draining'))
+  array(select name from outlive.workers where name like %(names)s and state in ('active', 'stale', 'draining')),
+  array(
+    select name from outlive.workers
+    where name like %(names)s and state in ('active', 'stale', 'draining') and watched)
+"""
+_LEFT_OVER = """
+with going as (
+  select id from outlive.waiting union all select id from outlive.running union all select id from outlive.held),
+over as (
+  select j.id from outlive.jobs j where j.task like %(ours)s and not exists (select from going g where g.id = j.id)),
+gone as (select id from outlive.workers where name like %(names)s and state in ('dead', 'stopped'))
+select 'slot of a key', job_id::text from outlive.keyed_jobs where job_id in (select id from over)
+union all select 'turn of a key', keys::text from outlive.key_turns where keys::text like '%%gameday %%'
+union all select 'dedupe key', id::text from outlive.dedupe_keys where id in (select id from over)
+union all select 'permit', id::text from outlive.requests where source = %(source)s
+union all select 'note of an end', id::text from outlive.end_checks where needed && array(
+  select id from outlive.jobs where task like %(ours)s)
+union all select 'deadline', job_id::text from outlive.expiring where job_id in (select id from over)
+union all select 'signal', job_id::text from outlive.signals where job_id in (select id from over)
+union all select 'attempt', id::text from outlive.running where worker in (select id from gone)
+union all select 'parked process', id::text from outlive.held where parked_by in (select id from gone)
+union all select 'lock', worker::text from outlive.liveness where worker in (select id from gone)
+union all select 'sleeper', worker::text from outlive.sleepers where worker in (select id from gone)
 """
 _AT_WORK = """
 select distinct on (s.pid) s.pid, k.name
@@ -177,13 +206,14 @@ def make(connection: db.Connection, *, force: bool) -> None:
         )
     forget(connection)
     connection.execute(_MAKE)
+    journal.make(connection)
 
 
 def forget(connection: db.Connection) -> None:
     """Delete a game and its tables."""
     with connection.transaction():
         connection.execute(_DROP)
-        connection.execute(_FORGET, {"ours": OURS, "batch": BATCH})
+        connection.execute(_FORGET, {"ours": OURS, "batch": BATCH, "aside": jobs.ASIDE})
 
 
 def pause_schedules(connection: db.Connection) -> float:
@@ -191,10 +221,23 @@ def pause_schedules(connection: db.Connection) -> float:
     return max(float(now_s) for _, now_s in _rows(connection, _PAUSE))
 
 
-def standing(connection: db.Connection, names: str) -> tuple[int, float, list[str]]:
-    """How many jobs are unfinished, the database's clock, and which workers are up."""
+def standing(connection: db.Connection, names: str) -> tuple[int, float, list[str], list[str]]:
+    """How many jobs are unfinished, the database's clock, which workers are up, and which of these hold a lock."""
     [found] = _rows(connection, _STANDING, names=f"{names}%")
     return found  # type: ignore[no-any-return]
+
+
+def left_over(connection: db.Connection, names: str) -> list[tuple[str, str]]:
+    """What no job and no worker has any more."""
+    return _rows(connection, _LEFT_OVER, names=f"{names}%", source=jobs.shop.name)
+
+
+def groups(connection: db.Connection, names: str) -> list[Path]:
+    """The control groups of the game's workers."""
+    place = cgroups.find()
+    ids = {str(id) for (id,) in _rows(connection, _IDS, names=f"{names}%")} if place else set()
+    found = place.path.glob(f"{cgroups.PREFIX}*") if place else ()
+    return [path for path in found if path.name.removeprefix(cgroups.PREFIX)[:36] in ids]
 
 
 def at_work(connection: db.Connection, names: str, *, spared: Sequence[str] = ()) -> set[tuple[int, str]]:
@@ -230,13 +273,15 @@ def lock(stranger: psycopg.Connection[Any], rng: random.Random) -> list[UUID | N
     return [id for (id,) in _rows(stranger, rng.choice(_LOCKS), most=MOST_LOCKED, source=jobs.shop.name, batch=BATCH)]
 
 
-def read(connection: db.Connection, *, names: str) -> Found:
+def read(connection: db.Connection, history: History, *, names: str) -> Found:
     """Read everything. `names` is the prefix of the names of the game's workers."""
     recorded = _rows(connection, "show track_commit_timestamp") == [("on",)]
     attempts = _rows(connection, _ATTEMPTS.format(ended=_COMMITTED if recorded else "a.ended_at"), names=f"{names}%")
     made = _rows(connection, _JOBS)
+    tasks = {id: task.removeprefix(MODULE) for id, task, _ in made}
+    killers = [id for id, task in tasks.items() if jobs.FATES.get(task) == "quarantined"]
     return Found(
-        jobs={id: task.removeprefix(MODULE) for id, task, _ in made},
+        jobs=tasks,
         places=_rows(connection, _PLACES),
         members={id: batch for id, _, batch in made if batch is not None},
         attempts=[Attempt(*row) for row in attempts],
@@ -254,8 +299,22 @@ def read(connection: db.Connection, *, names: str) -> Found:
         sent=[Sent(*row) for row in _rows(connection, _SENT.format(at=_VISIBLE if recorded else "at"))],
         ledger=[job for (job,) in _rows(connection, "select job_id from outlive_gameday.ledger")],
         sharing=jobs.SHARING,
+        lines=journal.read(connection, history, killers, names),
+        verified=_verified(connection),
         mixed=[job for (job,) in _rows(connection, _MIXED, sharing=SHARING)],
     )
+
+
+def _verified(connection: db.Connection) -> list[tuple[UUID, str]]:
+    """What `outlive verify` finds."""
+    keys, batches = db.run(connection, store.verify_keys()), db.run(connection, store.verify_batches())
+    wrong = [(job, "over its limit") for _, job in keys.wrong] + [(batch, "not called") for (batch,) in batches.wrong]
+    after, portion = UUID(int=0), None
+    while portion is None or portion.jobs == VERIFIED:
+        portion = db.run(connection, store.verify_jobs(after, batch=VERIFIED))
+        wrong += [(job, what) for what, job in portion.wrong]
+        after = portion.upto
+    return wrong
 
 
 def evidence(connection: db.Connection, ids: list[UUID]) -> list[dict[str, object]]:

@@ -119,7 +119,13 @@ class Workers:
     def _start(self, seat: int) -> Member:
         self.started += 1
         name, short_lease = f"{self.names}{self.started}", self.short_lease and seat == self.count - 1
-        settings = {"OUTLIVE_NAME": name, jobs.TROUBLE: str(self.trouble(name)), **JOBS_CONNECT}
+        self.files.mkdir(exist_ok=True)
+        settings = {
+            "OUTLIVE_NAME": name,
+            jobs.TROUBLE: str(self.trouble(name)),
+            **JOBS_CONNECT,
+            "TMPDIR": str(self.files),
+        }
         if short_lease:
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
         log = self.directory / f"{name}.log"
@@ -134,6 +140,11 @@ class Workers:
                 start_new_session=True,  # Ctrl-C reaches only the game, which then stops its workers.
             )
         return Member(seat, name, process, log, short_lease)
+
+    @property
+    def files(self) -> Path:
+        """Where their processes put temporary files."""
+        return self.directory / "files"
 
     def trouble(self, name: str) -> Path:
         """The file that makes the next import of a worker slow, or makes it fail."""

@@ -1,0 +1,348 @@
+"""Bugs that are put into a copy of outlive, and played: each must be caught, or the checks of a game prove little.
+
+python -m outlive_lab.gameday.seeded DIRECTORY plays all of them, and writes seeded-bugs.md there. The copy is what the
+workers, the clients and the schema of such a game come from. The checkers read rows, so they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import outlive
+
+KILLS, RATE, SEED = 10, 1.5, 92
+PATIENCE_S = 400
+DECK = "CHILD: 4, TREE: 1"
+FUNCTIONS = "sql/schema/functions"
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What a worker does wrong, the pieces of text that make it do so, and a rule that must find it."""
+
+    name: str
+    rule: str
+    patches: tuple[tuple[str, str, str], ...]
+    """A file below outlive, the text that is right, and another one."""
+    deck: str = DECK
+    """The faults of its game."""
+
+    def apply(self, product: Path) -> None:
+        for file, right, wrong in self.patches:
+            text = (product / file).read_text(encoding="utf-8")
+            if text.count(right) != 1:
+                raise ValueError(f"{self.name}: {file} does not have this once: {right}")
+            (product / file).write_text(text.replace(right, wrong), encoding="utf-8")
+
+
+LIVING_LOOK_DEAD = ("sql/schema/views.sql", "where k.key = l.key and", "where k.key = l.key and k.key % 2 = 0 and")
+"""Every second lock of a living worker is not seen."""
+
+BUGS = (
+    Bug(
+        "completes a job without its token",
+        "stale effect",
+        (
+            (
+                f"{FUNCTIONS}/completion.sql",
+                "where r.token = proven.token and outlive.attempt_secret(k.secret, r.token) = proven.secret;",
+                "where r.id = coalesce((select a.job_id from outlive.attempts a where a.token = proven.token), "
+                "(select o.id from outlive.running o where o.token = proven.token));",
+            ),
+            (
+                f"{FUNCTIONS}/completion.sql",
+                "perform outlive.complete_with_records(token, (",
+                "perform outlive.complete_with_records((outlive.proven(token, secret)).token, (",
+            ),
+        ),
+        "PAUSE: 4, CHILD: 1",
+    ),
+    Bug(
+        "leaves an attempt running that it has ended",
+        "step: OnePlace",
+        (
+            (
+                f"{FUNCTIONS}/completion.sql",
+                "delete from outlive.running r where r.token = any(tokens) and r.worker = by_worker\n"
+                "    returning r as had, r.*, width_bucket(r.token, tokens) as n),",
+                "select r as had, r.*, width_bucket(r.token, tokens) as n from outlive.running r\n"
+                "    where r.token = any(tokens) and r.worker = by_worker),",
+            ),
+        ),
+    ),
+    Bug(
+        "ends a job, and ends it again",
+        "step: OnePlace",
+        (
+            (
+                f"{FUNCTIONS}/completion.sql",
+                "elsif v.state in ('pending', 'retryable') then",
+                "elsif v.state in ('pending', 'retryable', 'failed') then",
+            ),
+        ),
+    ),
+    Bug(
+        "loses an end that comes with others",
+        "unfinished",
+        (
+            (
+                "worker/ending/outbox.py",
+                "taken, self.waiting = self.waiting, []",
+                "taken, self.waiting = self.waiting[:1], []",
+            ),
+        ),
+    ),
+    Bug("declares the living dead", "step: NoLivingWorkerIsDeclaredDead", (LIVING_LOOK_DEAD,)),
+    Bug(
+        "lives on when it was declared dead",
+        "step: Declare",
+        (
+            LIVING_LOOK_DEAD,
+            (
+                "sql/statements/workers.sql",
+                "where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')\nreturning k.drain",
+                "where k.id = :worker::uuid\nreturning k.drain",
+            ),
+        ),
+    ),
+    Bug(
+        "claims when it was declared dead",
+        "step: Claim",
+        (
+            LIVING_LOOK_DEAD,
+            (
+                f"{FUNCTIONS}/claims.sql",
+                "where not exists (select from outlive.workers d where d.id = by_worker and d.state = 'dead')",
+                "where true",
+            ),
+        ),
+    ),
+    Bug(
+        "never declares the dead dead",
+        "not buried",
+        (
+            (
+                "worker/fleet/reaper.py",
+                "if dead := self._without_lock(others, now) | await self._never_locked(others, now):",
+                "if False and (dead := self._without_lock(others, now)):",
+            ),
+        ),
+    ),
+    Bug(
+        "takes attempts whose leases are not over",
+        "step: NoLossOfTheLiving",
+        (
+            (
+                "sql/statements/attempts.sql",
+                "where r.lease_until < least(outlive.now(), to_timestamp(:by::double precision)) and",
+                "where least(:by::double precision, 0) = 0 and",
+            ),
+        ),
+        "PAUSE: 3, CHILD: 1",
+    ),
+    Bug(
+        "charges jobs for a deploy",
+        "step: NoLossWithoutADeath",
+        (
+            (
+                f"{FUNCTIONS}/verdict.sql",
+                "return had.begun and not exists (\n"
+                "  select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);",
+                "return true;",
+            ),
+        ),
+        "DEPLOY: 4, CHILD: 1",
+    ),
+    Bug(
+        "forgets crashes",
+        "step: EveryDeathIsCounted",
+        ((f"{FUNCTIONS}/verdict.sql", "c int := had.crashes + (kind = 'crash')::int;", "c int := had.crashes;"),),
+    ),
+    Bug(
+        "claims from a paused queue",
+        "step: paused",
+        (
+            (
+                "sql/schema/views.sql",
+                "where not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null);",
+                "where true;",
+            ),
+            (
+                "sql/statements/lanes.sql",
+                "select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;",
+                "select q.name, null, null, null, null, null from outlive.queues q where false;",
+            ),
+        ),
+        "QUEUE: 3, CHILD: 2",
+    ),
+    Bug(
+        "ignores the limit of a key",
+        "step: limit",
+        (
+            (
+                f"{FUNCTIONS}/keys.sql",
+                "where k.key = n.key and k.state = 'admitted') taken, lateral (",
+                "where false) taken, lateral (",
+            ),
+        ),
+    ),
+    Bug(
+        "keeps the slot of a key",
+        "unfinished",
+        (
+            (
+                f"{FUNCTIONS}/keys.sql",
+                "with gone as (delete from outlive.keyed_jobs k where k.job_id = any(ids) returning k.key)",
+                "with gone as (select k.key from outlive.keyed_jobs k where k.job_id = any(ids))",
+            ),
+        ),
+    ),
+    Bug(
+        "releases a job when the first that it waits for has ended",
+        "step: ReleasedAfterTheEnds",
+        ((f"{FUNCTIONS}/dependencies.sql", "and h.unmet <= ((", "and h.unmet <= 100 + (("),),
+    ),
+    Bug(
+        "wakes a sleeper twice",
+        "step: OnePlace",
+        (
+            (
+                f"{FUNCTIONS}/waits.sql",
+                "delete from outlive.held h\n    where h.id = any(ids) and (h.parked_by is null or h.ready_at <= "
+                "outlive.now() - patience) returning h.*),",
+                "select h.* from outlive.held h\n    where h.id = any(ids) and (h.parked_by is null or h.ready_at <= "
+                "outlive.now() - patience)),",
+            ),
+        ),
+    ),
+    Bug(
+        "wakes a sleeper before its time",
+        "step: EndWait",
+        (
+            (
+                f"{FUNCTIONS}/waits.sql",
+                "where h.why = 'suspended' and h.ready_at <= outlive.now()\n",
+                "where h.why = 'suspended' and h.ready_at < 'infinity'\n",
+            ),
+        ),
+    ),
+    Bug(
+        "receives a signal twice",
+        "step: NoSignalTwice",
+        (
+            (
+                f"{FUNCTIONS}/waits.sql",
+                "delete from outlive.signals s where s.number = (",
+                "select s.value into value from outlive.signals s where s.number = (",
+            ),
+            (f"{FUNCTIONS}/waits.sql", "\n      returning s.value into value;", ";"),
+        ),
+    ),
+    Bug(
+        "calls back twice",
+        "called back twice",
+        (
+            (
+                f"{FUNCTIONS}/batches.sql",
+                "perform outlive.spawn(due);",
+                """perform outlive.spawn(replace(due::text, '"id"', '"other"')::json) from generate_series(1, 2);""",
+            ),
+        ),
+    ),
+    Bug(
+        "fires twice",
+        "fired twice",
+        (
+            (
+                f"{FUNCTIONS}/schedules.sql",
+                "perform outlive.enqueue(ids,",
+                "perform outlive.enqueue(s.task, s.args, run_at => ticks[jobs]); perform outlive.enqueue(ids,",
+            ),
+        ),
+    ),
+    Bug(
+        "begins the jobs of a queue late",
+        "begun late",
+        (
+            (
+                f"{FUNCTIONS}/claims.sql",
+                "coalesce(lane.mark, '-infinity') and outlive.now()\n",
+                "coalesce(lane.mark, '-infinity') and outlive.now()\n"
+                "              - interval '9 seconds' * (lane.queue = 'gameday aside')::int\n",
+            ),
+        ),
+    ),
+)
+
+
+def with_deck(counts: str) -> str:
+    """A program that plays a game of these faults only, with little time between those that stop everything."""
+    wanted = ", ".join(f"d.Kind.{count}" for count in counts.split(", "))
+    lines = ["from outlive_lab.gameday import deck as d, faults as f", "f.CALM_S = 5.0", f"wanted = {{{wanted}}}"]
+    lines += ["d.DECK = {kind: (wanted.get(kind, 0), *rest) for kind, (_, *rest) in d.DECK.items()}"]
+    lines += ["from outlive_lab.commands import main", "main()"]
+    return "\n".join(lines)
+
+
+def play(bug: Bug | None, directory: Path, *, kills: int = KILLS) -> dict[str, Any]:
+    """The verdict of a game of the copy in that directory, with the bug or as it is."""
+    shutil.copytree(Path(outlive.__file__).parent, directory / "outlive", ignore=shutil.ignore_patterns("__pycache__"))
+    if bug is not None:
+        bug.apply(directory / "outlive")
+    words = ("gameday", "--kills", kills, "--rate", RATE, "--seed", SEED, "--json", "--report", directory / "report")
+    ran = subprocess.run(
+        [sys.executable, "-c", with_deck(bug.deck if bug else DECK), *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(directory)},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    if not ran.stdout:
+        raise RuntimeError(ran.stderr[-2000:])
+    return json.loads(ran.stdout)  # type: ignore[no-any-return]
+
+
+def found(verdict: dict[str, Any]) -> dict[str, int]:
+    return {breach["rule"]: breach["count"] for breach in verdict["breaches"]}
+
+
+def main(directory: Path) -> int:
+    lines, missed = [], 0
+    for bug in BUGS:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="outlive-seeded-", dir="/var/tmp") as home:
+            rules = found(play(bug, Path(home)))
+        missed += bug.rule not in rules
+        of_game = [rule for rule in rules if ": " not in rule]
+        steps, verified = (
+            [rule[len(kind) :] for rule in rules if rule.startswith(kind)] for kind in ("step: ", "verify: ")
+        )
+        cells = [
+            bug.name,
+            *(", ".join(some) for some in (of_game, steps, verified)),
+            f"{time.monotonic() - began:.0f} s",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    page = directory / "seeded-bugs.md"
+    head, _, _ = page.read_text(encoding="utf-8").partition("| a worker that") if page.exists() else ("", "", "")
+    table = [
+        "| a worker that | rules of the game | illegal steps | `outlive verify` | took |",
+        "|---|---|---|---|---:|",
+    ]
+    page.write_text(head + "\n".join([*table, *lines]) + "\n", encoding="utf-8")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
