@@ -117,6 +117,8 @@ class _Own(psycopg.BaseConnection[Row]):
 
     pooled = False
     """Whether a pooler in transaction mode is between us and the server, so that sessions change under us."""
+    server_pid: int | None = None
+    """The process of the server that has the session of a worker: a pooler in session mode tells another number."""
 
     @cached_property
     def prepared(self) -> dict[bytes, bytes]:
@@ -286,10 +288,12 @@ async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
         connection = await AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, prepare_threshold=None)
     read_json_raw(connection)
     cursor = await connection.execute(search_path.pin_session(connection.info.backend_pid, purpose.check_ms))
-    if await cursor.fetchone() is None:
+    if (pinned := await cursor.fetchone()) is None:
         connection.pooled = not await asyncio.to_thread(pooling.keeps_sessions, _conninfo(url, purpose))
         if not connection.pooled:
-            await connection.execute(search_path.pin_session(None, purpose.check_ms))
+            cursor = await connection.execute(search_path.pin_session(None, purpose.check_ms))
+            pinned = await cursor.fetchone()
+    connection.server_pid = pinned[0] if pinned else None
     if purpose.settings and not connection.pooled:
         await connection.execute(purpose.settings.encode())
     return connection

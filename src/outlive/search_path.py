@@ -17,11 +17,12 @@ _CALL = re.compile(
 
 
 def pin_session(backend_pid: int | None, check_ms: int | None = None) -> bytes:
-    """Pins the session of this backend, and sets how often it looks whether its client has hung up. No row: a pooler
-    has sent this to another backend, whose session is not ours to change. None: whichever it is, it is ours."""
+    """Pins the session of this backend, and sets how often it looks whether its client has hung up. It returns the
+    backend. No row: a pooler has sent this to another one, whose session is not ours to change. None: whichever it is,
+    it is ours."""
     check = f", pg_catalog.set_config('client_connection_check_interval', '{check_ms}', false)" if check_ms else ""
     return (
-        f"select pg_catalog.set_config('search_path', '{TRUSTED}', false), "
+        f"select pg_catalog.pg_backend_pid(), pg_catalog.set_config('search_path', '{TRUSTED}', false), "
         f"pg_catalog.set_config('jit', 'off', false){check} "
         f"where pg_catalog.pg_backend_pid() operator(pg_catalog.=) {backend_pid or 'pg_catalog.pg_backend_pid()'}"
     ).encode()

@@ -1,5 +1,6 @@
 """A pooler between workers and the database. The number is the matrix's."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -13,7 +14,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
 from outlive import config, store
+from outlive.statement import Statement
 from outlive.states import State
+from outlive.worker.fleet import silence
+from outlive.worker.fleet.silence import Silence
+from outlive.worker.session import Session
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.hand import Hand
@@ -94,6 +99,26 @@ def test_behind_a_pooler_in_transaction_mode_workers_show_their_life_at_another_
     assert "transaction mode is between here and the server, and session_url bypasses it" in Cli(url)("doctor").out
     dies_and_another_continues(tmp_path, worker, lambda: start(url=url, slots=1, session_url=database_url))
     assert "behind a pooler" not in worker.log()
+
+
+def test_behind_a_pooler_in_session_mode_a_worker_stays_with_a_server_that_is_slow(pooled, monkeypatch):
+    """The pooler tells clients numbers of sessions that the server does not know."""
+    monkeypatch.setattr(silence, "SILENT_S", 0.3)
+    monkeypatch.setattr(silence, "CHECK_S", 0.05)
+    sleep = Statement("sleep", b"select pg_sleep(1)", (), lambda rows: len(rows))
+
+    async def ask() -> int:
+        session = Session(pooled("session"))
+        await session.open()
+        asked = asyncio.create_task(session.run(sleep))
+        try:
+            while not asked.done():
+                await Silence([session]).run_once()
+            return await asked
+        finally:
+            await session.close()
+
+    assert asyncio.run(ask()) == 1
 
 
 def test_a_session_url_of_another_database_is_refused(start, database_url, server_url):

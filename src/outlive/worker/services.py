@@ -115,7 +115,7 @@ class Services:
         self.suspects = Suspects(me.id, config, live, slots=slots, claim=self.claims.choice.suspect, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
         self.sessions = (hot, live, session, *pool.sessions)
-        self.silence = Silence(url, self.sessions)
+        self.silence = Silence(self.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         watching = self.seat.only_watching

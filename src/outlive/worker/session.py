@@ -73,10 +73,8 @@ class Session:
 
     @property
     def backend_pid(self) -> int | None:
-        """The process of the server that has this session."""
-        if self._connection is None or self._connection.closed:
-            return None
-        return self._connection.info.backend_pid
+        """The process of the server that has this session. None without a connection, or if a pooler changes it."""
+        return None if self._connection is None or self._connection.closed else self._connection.server_pid
 
     async def connect(self) -> db.AsyncConnection:
         """The connection, with the settings of its purpose. A broken one is replaced."""

@@ -50,7 +50,7 @@ class Reconciliation:
 
     async def run_if_due(self) -> list[Claimed]:
         """The attempts that this worker did not know of, if it is time to ask: the answer to their claim was lost."""
-        await self._session.connect()
+        await self._session.open()
         asked_at = time.monotonic()
         overdue = asked_at - self._done_at > self._every_s
         if not self._unsure and not overdue and self._done_in == self._session.generation:

@@ -2,7 +2,7 @@
 
 When a machine is gone, TCP ends its sessions in seconds. One that is frozen, or whose disk hangs, keeps them, while
 another server may have become the primary. If a statement gets no answer for long, the worker asks by a new connection
-whether its session is still there: the statement may only be slow, or wait for a synchronous standby.
+whether its session still runs one: the statement may only be slow, or wait for a synchronous standby.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Silence:
-    def __init__(self, url: str, sessions: Sequence[Session]) -> None:
-        self._url, self._sessions = url, sessions
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = sessions
         self._checked_at = 0.0
 
     async def run_once(self) -> None:
@@ -36,21 +36,24 @@ class Silence:
         asked = [(one, at, pid) for one, at, pid in asked if at < late]
         if not asked or self._checked_at > late:
             return
-        there = await self._found([pid for _, _, pid in asked])
+        there = await _found(asked[0][0].url, [pid for _, _, pid in asked])
+        if there is None:
+            return
         self._checked_at = time.monotonic()
         if any(one.asked_at == at and pid not in there for one, at, pid in asked):
             _log.error("the database did not answer for %g s: all connections are made again", SILENT_S)
             for one in self._sessions:
                 one.hang_up()
 
-    async def _found(self, pids: list[int]) -> set[int]:
-        """Those of these sessions that the server has which answers now."""
-        try:
-            connection = await db.aconnect(self._url)
-        except psycopg.OperationalError:
-            return set()
-        async with connection:
-            if connection.pooled:  # The numbers of its sessions are not the server's.
-                return set(pids)
-            query = "select pid from pg_stat_get_activity(null) where pid = any(%s)"
-            return {pid async for (pid,) in await connection.execute(query, [pids])}
+
+async def _found(url: str, pids: list[int]) -> set[int] | None:
+    """Those of these sessions that run a statement on the server that answers now. The same numbers may belong to
+    sessions of another server, but most of these are idle. None: it is not known."""
+    try:
+        connection = await db.aconnect(url)
+    except psycopg.OperationalError as error:
+        # A server that refuses has answered: it may be full.
+        return None if error.sqlstate or "FATAL" in str(error) else set()
+    async with connection:
+        query = "select pid from pg_stat_get_activity(null) where pid = any(%s) and coalesce(state, '') <> 'idle'"
+        return {pid async for (pid,) in await connection.execute(query, [pids])}
