@@ -18,6 +18,7 @@ from tests.driving.jobs import begun, finished, hook_calls, hook_into
 from tests.driving.making import Queue
 from tests.driving.scraping import ANY_PORT, place_of, scrape
 from tests.driving.workers import Start, Worker, freeze
+from tests.proxy import Boundary, Proxy, Side
 from tests.waiting import eventually
 
 TOLD_WITHIN_S = [pytest.param(6.0, id="busy"), pytest.param(2.0, id="exact", marks=pytest.mark.long)]
@@ -114,6 +115,24 @@ def test_a_watcher_that_loses_its_session_is_not_declared_dead_and_three_watch(s
     held = "select count(*) from outlive.watchers w join outlive.liveness l using (worker, key)"
     eventually(lambda: queue.value(held) == 3, what="their seats have the keys of their new sessions")
     assert not any("Dead worker" in worker.log() for worker in (*watchers, *others))
+
+
+def test_a_worker_that_does_not_hear_that_it_has_a_seat_takes_no_second_one(start, queue, database_url, tmp_path):
+    kept: list[Boundary] = []
+    cuts: list[Boundary] = []
+
+    def cut_once(at: Boundary) -> None:
+        if at.side is Side.AFTER and "insert into outlive.watchers" in at.text and not cuts and seats(queue):
+            cuts.append(at)
+            at.link.cut()
+        elif at.side is Side.AFTER and "update outlive.watchers" in at.text and cuts:
+            kept.append(at)
+
+    with Proxy(database_url, tmp_path, at_boundary=cut_once) as proxy:
+        worker = start(url=proxy.url, slots=1)
+        eventually(lambda: len(kept) > 2, within_s=20, what="it keeps its seat")
+        assert seats(queue) == [worker.id]
+        worker.stop()
 
 
 def test_an_idle_worker_that_is_no_watcher_asks_the_database_once_a_second(start, queue):

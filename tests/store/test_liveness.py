@@ -409,7 +409,10 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(queue, conne
             queue.run(store.give_up_silent())
         case "stopped":
             queue.run(store.stop_worker(ANNA))
-    assert queue.execute("select worker from outlive.sleepers").fetchall() == [(BERT,)]
+    sleepers = "select worker from outlive.sleepers"
+    assert queue.values(sleepers) == [BERT]
+    queue.run(store.sleep(ANNA))
+    assert queue.values(sleepers) == [BERT], "it does not know yet that it was declared dead"
 
 
 # What else workers ask.

@@ -475,6 +475,12 @@ class Store(RuleBasedStateMachine):
         assert_sound(self.connection)
 
     @invariant()
+    def verify_raises_no_false_alarm(self) -> None:
+        assert self.run(store.verify_jobs(UUID(int=0), batch=1000)).wrong == []
+        assert self.run(store.verify_keys()).wrong == []
+        assert self.run(store.verify_batches()).wrong == []
+
+    @invariant()
     def v1_what_was_acknowledged_is_there(self) -> None:
         states = self.run(store.statuses(self.acknowledged))
         assert set(states) == set(self.acknowledged)

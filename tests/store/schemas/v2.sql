@@ -6080,7 +6080,10 @@ $statement$;
 
 create or replace function outlive.statement_sleep("worker" uuid default null)
 returns void language sql as $statement$
-insert into outlive.sleepers (worker) values ($1::uuid) on conflict do nothing;
+insert into outlive.sleepers (worker)
+select $1::uuid where not exists (
+  select from outlive.workers k where k.id = $1::uuid and k.state in ('dead', 'stopped'))
+on conflict do nothing;
 $statement$;
 
 create or replace function outlive.statement_wake("worker" uuid default null)

@@ -81,9 +81,13 @@ from pair p
 where p.n > 0;
 
 -- name: sleep
--- This worker wants to be notified. It looks for work once more after this, before it sleeps.
+-- This worker wants to be notified. It looks for work once more after this, before it sleeps. One that was
+-- declared dead and does not know it yet would be notified for ever, in place of a living one.
 -- returns void
-insert into outlive.sleepers (worker) values (:worker::uuid) on conflict do nothing;
+insert into outlive.sleepers (worker)
+select :worker::uuid where not exists (
+  select from outlive.workers k where k.id = :worker::uuid and k.state in ('dead', 'stopped'))
+on conflict do nothing;
 
 -- name: wake
 -- This worker is busy: an enqueue need not notify it.

@@ -102,6 +102,7 @@ class Seat:
         await self._reaper.clocks.note(found.now, asked_at)
         if found.dead:
             self._on_declared_dead()
+            return
         if found.look:
             self._wake.notify()
         if found.untold:
@@ -135,7 +136,9 @@ class Seat:
         asked_at = time.monotonic()
         self._vacant_since = self._vacant_since or asked_at
         anyway = asked_at - self._vacant_since >= HOLD_BACK_S
-        if await self._session.run(store.take_seat(self._worker, term_s=TERM_S, anyway=anyway)):
+        # If the answer to the last try was lost, this worker may have a seat.
+        had = await self._session.run(store.keep_seat(self._worker, term_s=TERM_S))
+        if had or await self._session.run(store.take_seat(self._worker, term_s=TERM_S, anyway=anyway)):
             self._sit(asked_at)
 
     def _sit(self, since: float | None) -> None:
