@@ -59,7 +59,7 @@ def test_notifications_arrive_before_beside_and_after_the_statements_of_services
         queue.execute("notify outlive, 'beside'")
         await sleeping
         await live.hears("beside")
-        queue.execute("notify outlive, 'after'")
+        queue.execute(f"notify outlive_{str(WORKER)[:8]}, 'after'".encode())  # Its own channel.
         await live.hears("after")
         assert live.heard == ["", "before", "beside", "after"]
 
