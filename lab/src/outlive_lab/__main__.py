@@ -1,4 +1,4 @@
-"""`python -m outlive_lab`: what `./run bench` and `./run gameday` run."""
+"""`python -m outlive_lab`: what `./run bench`, `./run gameday` and `./run deaths` run."""
 
 from outlive_lab.commands import main
 
