@@ -151,3 +151,11 @@ def test_a_bound_that_is_missed_makes_the_verdict_wrong():
         1,
         [(n, int(n == 11)) for n in range(12)],
     )
+
+
+def test_time_in_which_the_host_ran_other_machines_does_not_count():
+    story = Story()
+    loss = story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
+    story.history.stolen = [(loss.ended_s - 9.0, 50.0), (loss.ended_s - 3.0, 50.0), (loss.ended_s + 1.0, 52.0)]
+    assert samples(story)["worker death to claimable again"] == [2.5]

@@ -14,7 +14,7 @@ from typing import cast
 from outlive import db, store
 from outlive.config import Config
 from outlive.worker.claiming.lane_finder import SLEEP_S
-from outlive.worker.fleet.leftovers import Leftovers
+from outlive.worker.fleet.leftovers import TICKING_LOOK_S, Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity
@@ -65,7 +65,7 @@ async def idle(url: str, number: int) -> None:
         "tick": seat.run_once,
     }
     loops |= {"reap": watching(reaper.check_once), "sweep": watching(reaper.sweep_once)}
-    loops |= {"follow": watching(Leftovers(session, wake).run_once)}
+    loops |= {"follow": watching(Leftovers(session, wake, TICKING_LOOK_S).run_once)}
     loops |= {"schedules": watching(Schedules(session, Session(url, db.FIRINGS)).run_once)}
     await asyncio.gather(*(forever(name, run_once) for name, run_once in loops.items()))
 

@@ -109,7 +109,8 @@ def closing(verdict: Verdict) -> str:
     else:
         drained = f"everything was finished {history.drain_s:.1f} s after the last fault"
         head = f"right: {drained}" if verdict.right else "wrong"
-    return f"{head}; {verdict.bound} (seed {verdict.options.seed}, {verdict.seconds:.0f} s)"
+    taken = f"; all times are without the {lost:.0%} that the host took" if (lost := verdict.stolen) >= 0.01 else ""
+    return f"{head}; {verdict.bound} (seed {verdict.options.seed}, {verdict.seconds:.0f} s{taken})"
 
 
 def _duration(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlive_lab.gameday import durable, sharing
 from outlive_lab.gameday.facts import Facts
@@ -89,7 +89,7 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
     wakes: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for one in durable.wakes(Facts(history, found)):
         wakes[_held_up(history, one, found)].append((one.over_s, one.begun_s - one.over_s))
-    return [
+    measured = [
         Times("worker death to claimable again", took(WORKER_KILLS), bounds.worker_death_s, worst_s),
         Times("zygote death to claimable again", took(ZYGOTE_KILLS), bounds.zygote_death_s, worst_s),
         Times("child death to recorded", took({Kind.CHILD}), bounds.child_death_s, worst_s),
@@ -104,6 +104,12 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         Times("wait over, no database or no worker", wakes[True], None, worst_s),
         *_failovers(history, found, bounds),
     ]
+    return [replace(one, points=[_given(history, *point) for point in one.points]) for one in measured]
+
+
+def _given(history: History, at_s: float, took_s: float) -> tuple[float, float]:
+    """The sample without the time in which the host ran other machines on this one's processors."""
+    return at_s, took_s - history.stolen_s(at_s, at_s + took_s)
 
 
 def _failovers(history: History, found: Found, bounds: Bounds) -> Iterator[Times]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Verdict:
     @property
     def right(self) -> bool:
         return not self.breaches and all(one.held is not False for one in self.times)
+
+    @property
+    def stolen(self) -> float:
+        """Which part of the game's time the host gave to other machines."""
+        return self.history.stolen_s(-math.inf, math.inf) / self.seconds
 
     def broken(self, rule: str) -> list[Breach]:
         return [breach for breach in self.breaches if breach.rule == rule]
@@ -126,6 +132,7 @@ class Verdict:
             **{name.replace(" ", "_"): count for name, count in self.counts().items()},
             "faults": self.faults(),
             "times": [one.as_json() for one in self.times],
+            "stolen": round(self.stolen, 3),
             "drained_s": round(self.history.drain_s, 2),
             "stopped": self.history.stopped,
             "bound": self.bound,
