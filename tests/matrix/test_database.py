@@ -267,7 +267,9 @@ def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock, server):
         old.execute("set transaction isolation level repeatable read")
         old.execute("select from outlive.jobs")
         clock.jump("+120")
-        said = json.loads(Cli(server.url)("doctor", "--json").out)
+        doctor = Cli(server.url)("doctor", "--json")
+        assert doctor.out, doctor.err
+        said = json.loads(doctor.out)
         (found,) = [one for one in said if "has kept vacuum from" in one["what"]]
         assert f"backend {old.info.backend_pid} " in found["what"]
         assert (found["level"], found["next"]) == (
