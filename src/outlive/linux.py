@@ -234,10 +234,10 @@ def kill_orphans(variable: str) -> list[int]:
     killed = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and _namespace_of(name) == ours:
-            for entry in read(f"/proc/{name}/environ").decode(errors="replace").split("\0"):
-                if entry.startswith(f"{variable}=") and is_dead(entry.partition("=")[2]):
-                    kill(int(name))
-                    killed.append(int(name))
+            _, found, after = (b"\0" + read(f"/proc/{name}/environ")).partition(f"\0{variable}=".encode())
+            if found and is_dead(after.partition(b"\0")[0].decode(errors="replace")):
+                kill(int(name))
+                killed.append(int(name))
     return killed
 
 

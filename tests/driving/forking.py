@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-PRELOADED = ("outlive.cli.worker", "outlive.worker.supervisor")
+PRELOADED = ("outlive.cli.worker", "outlive.worker.supervisor", "typer._adapters")
 
 
 class Server:
