@@ -235,3 +235,10 @@ def test_a_worker_with_a_command_learns_of_a_death_that_no_alert_has_told(queue,
     assert tick(queue, alerts=alerts).untold is alerts
     queue.run(store.untold_deaths(within_s=60, batch=9))
     assert not tick(queue, alerts=alerts).untold
+
+
+def test_a_watcher_learns_that_there_is_something_left_to_do(queue):
+    assert not tick(queue, watching=True).leftover
+    queue.execute("insert into outlive.key_turns (keys) values ('{shop}')")
+    assert tick(queue, watching=True).leftover
+    assert not tick(queue).leftover, "it is no watcher"

@@ -26,6 +26,8 @@ class Tick(msgspec.Struct, frozen=True):
     """Jobs may be ready for this worker."""
     untold: bool
     """A worker has died, a job is in quarantine or a source is paused, and no alert has told it."""
+    leftover: bool
+    """A watcher has something to do that transactions have left."""
 
 
 def _tick(rows: list[Row]) -> Tick:

@@ -31,7 +31,7 @@ from outlive.worker.claiming.wiring import claim_loop
 from outlive.worker.ending import outbox as ends
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
-from outlive.worker.fleet.leftovers import Leftovers
+from outlive.worker.fleet.leftovers import TICKING_LOOK_S, Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
@@ -89,7 +89,7 @@ class Services:
         self.end_lines = EndLines(me.id, live)
         self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
         self.reaper = Reaper(session, config, alerts, me.id)
-        self.leftovers = Leftovers(session, wake)
+        self.leftovers = Leftovers(session, wake, TICKING_LOOK_S)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
         self.heartbeat = Heartbeat(

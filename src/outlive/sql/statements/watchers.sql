@@ -2,9 +2,10 @@
 
 -- name: tick
 -- What every worker asks once a second, and all that an idle one asks: the time, whether it was declared dead,
--- whether a seat is vacant, whether jobs are ready for its :tasks, and whether there are alerts to send. Nothing
--- is asked that does not concern the caller: a watcher needs no seat, a busy worker names no tasks and searches by
--- itself, and most have no command for :alerts. The first part of `look` is the scan of `unsourced_lanes`.
+-- whether a seat is vacant, whether jobs are ready for its :tasks, whether there are alerts to send, and whether
+-- transactions have left something to do (leftovers.sql). Nothing is asked that does not concern the caller: a
+-- watcher needs no seat, and only watchers do what is left; a busy worker names no tasks and searches by itself.
+-- The first part of `look` is the scan of `unsourced_lanes`.
 with recursive mine as materialized (
   select q.name from outlive.open_queues q
   where cardinality(:tasks::text[]) > 0 and (:queues::text[] is null or q.name = any(:queues::text[]))),
@@ -39,7 +40,14 @@ select
     or exists (
       select from outlive.sources s
       where (s.paused_until is not null or s.told_paused_until is not null)
-        and s.paused_until is distinct from s.told_paused_until)) as untold;
+        and s.paused_until is distinct from s.told_paused_until)) as untold,
+  :watching::boolean and (
+    exists (select from outlive.key_turns)
+    or exists (select from outlive.end_checks)
+    or exists (select from outlive.keyed_jobs k where k.state = 'later' and k.ready_at <= outlive.now())
+    or exists (select from outlive.expiring e where e.expires_at <= outlive.now())
+    or exists (select from outlive.held h where h.why = 'suspended' and h.ready_at <= outlive.now())
+    or exists (select from outlive.held h where h.why = 'suspect')) as leftover;
 
 -- name: take_seat
 -- A worker becomes a watcher, for :term_s. Zero rows: no seat is vacant any more, or the seat is left to workers

@@ -18,6 +18,8 @@ from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
+TICKING_LOOK_S = 30.0
+"""How often it looks by itself in a worker, whose tick looks every second (seat.py)."""
 KEYS_AT_ONCE = 500
 """How many jobs and keys one statement looks at. If there are more, it is repeated at once, but not forever: some may
 be locked."""
@@ -28,13 +30,13 @@ TURNS = 1000
 
 
 class Leftovers:
-    def __init__(self, session: Session, wake: Wakeup) -> None:
-        self._session, self._wake = session, wake
+    def __init__(self, session: Session, wake: Wakeup, look_s: float = LOOK_S) -> None:
+        self._session, self._wake, self._look_s = session, wake, look_s
 
     async def run_once(self) -> None:
         self._wake.follow.clear()
         await self.follow_up()
-        await loops.wait(self._wake.follow, LOOK_S)
+        await loops.wait(self._wake.follow, self._look_s)
 
     async def follow_up(self) -> None:
         """Do what is left, one kind after the other, as long as there is more."""

@@ -85,7 +85,9 @@ class Reaper:
 
     async def check(self) -> None:
         """Declare workers dead whose locks are missing, and end the attempts of dead workers."""
-        await self.clocks.compare()
+        ticks = self._own_id is not None  # The tick of a worker compares clocks and looks for alerts.
+        if not ticks:
+            await self.clocks.compare()
         absent = await self.session.run(store.absent())
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
         # awaited in between, because other services use the same session.
@@ -94,7 +96,8 @@ class Reaper:
         if dead := self._without_lock(others, now) | await self._never_locked(others, now):
             self._clean_up_after(await self.session.run(store.declare_dead(dead)))
         await self._reap(lately_s=LATELY_S)
-        await self.announcements.each_second()
+        if not ticks:
+            await self.announcements.each_second()
 
     def _without_lock(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
         """1. The workers whose lock is missing for long enough, with its key."""

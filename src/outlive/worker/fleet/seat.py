@@ -93,7 +93,7 @@ class Seat:
     async def tick(self) -> None:
         tasks = list(self._slots.tasks) if self._wake.asleep else []
         announcements = self._reaper.announcements
-        alerts = announcements.has_command and not self.held
+        alerts = announcements.has_command or self.held
         asked_at = time.monotonic()
         found = await self._session.run(
             store.tick(self._worker, tasks, self._slots.queues, watching=self.held, alerts=alerts)
@@ -107,6 +107,8 @@ class Seat:
             self._wake.notify()
         if found.untold:
             announcements.untold.set()
+        if found.leftover:
+            self._wake.follow.set()
         if found.read_only:
             return  # A term that ends meanwhile can be renewed later.
         if self._until > -math.inf:

@@ -144,11 +144,12 @@ class Announcements:
         """The tasks and queues that no worker served at the last look."""
 
     async def run_once(self) -> None:
-        """Send the alerts that watchers leave to this worker, because they have no command for them."""
+        """Tell what the tick has found, and now and then what watchers leave to a worker that has a command for it."""
         await wait(self.untold, self._config.sweep_s)
-        self.untold.clear()
-        if self.has_command:
+        if self.untold.is_set():
+            self.untold.clear()
             await self.each_second()
+        elif self.has_command:
             await self.crashing_tasks()
 
     async def each_second(self) -> None:
