@@ -86,7 +86,9 @@ def test_unburied_workers_and_what_is_left_over_break_a_rule():
 def test_the_machine_gives_each_process_its_share_of_the_cores():
     machine = Machine()
     assert machine.given_s(3.0, 5.0) == 2.0
-    machine._points = [(0.0, 0.0), (10.0, 2.5), (20.0, 12.5)]
+    machine.note(0.0, stolen=0.0)
+    machine.note(10.0, stolen=0.5, share=0.5)
+    machine.note(20.0, stolen=0.0)
     assert machine.given_s(4.0, 14.0) == 5.5
     assert machine.given_s(19.0, 22.0) == 3.0
 

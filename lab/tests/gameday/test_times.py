@@ -157,5 +157,6 @@ def test_time_in_which_the_host_ran_other_machines_does_not_count():
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
-    story.history.stolen = [(loss.ended_s - 9.0, 50.0), (loss.ended_s - 3.0, 50.0), (loss.ended_s + 1.0, 52.0)]
+    for before_s, stolen in ((9.0, 0.0), (3.0, 0.0), (-1.0, 0.5)):
+        story.history.machine.note(loss.ended_s - before_s, stolen=stolen)
     assert samples(story)["worker death to claimable again"] == [2.5]

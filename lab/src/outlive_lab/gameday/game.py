@@ -18,7 +18,6 @@ from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.temporary.program import handling
 from outlive.worker.attempts.leases import NOT_OURS
-from outlive_lab import environment
 from outlive_lab.gameday import deck, jobs, tables
 from outlive_lab.gameday.faults import Faults
 from outlive_lab.gameday.feeding import Feeding
@@ -221,7 +220,6 @@ class Game:
         if self._away_since is not None:
             self.history.outages.append((self._away_since, now_s))
             self._away_since = None
-        self.history.stolen.append((now_s, environment.stolen_s()))
         self._unfinished = unfinished
         self._unburied = sorted({*watched} - {member.name for member in self.workers.members})
         self.feeding.counted(unfinished)

@@ -5,8 +5,6 @@ All times are seconds by the database's clock.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -162,8 +160,6 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
     """When the database was away or read-only: start and end."""
-    stolen: list[tuple[float, float]] = field(default_factory=list)
-    """When the game looked, and for how long the machine's processors had been given to other machines by then."""
     exits: list[Exit] = field(default_factory=list)
     short_leases: set[str] = field(default_factory=set)
     """Workers whose lease is so short that an outage may end it."""
@@ -191,17 +187,6 @@ class History:
     @property
     def kills(self) -> int:
         return sum(fault.kind in KILLS for fault in self.faults)
-
-    def stolen_s(self, since_s: float, until_s: float) -> float:
-        """How much of this time this machine did not have."""
-
-        def by(at_s: float) -> float:
-            place = min(max(bisect(self.stolen, (at_s, math.inf)), 1), len(self.stolen) - 1)
-            (earlier, least), (later, most) = self.stolen[place - 1], self.stolen[place]
-            part = (at_s - earlier) / (later - earlier) if later > earlier else 0.0
-            return least + (most - least) * min(max(part, 0.0), 1.0)
-
-        return by(until_s) - by(since_s) if len(self.stolen) > 1 else 0.0
 
     def taken(self) -> set[int]:
         """Attempts that woke just before their completion, when another worker had their jobs."""

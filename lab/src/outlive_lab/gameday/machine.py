@@ -7,12 +7,22 @@ from __future__ import annotations
 import os
 from bisect import bisect
 from pathlib import Path
+from typing import NamedTuple
+
+
+class _Look(NamedTuple):
+    """A time of the clock, and sums until then."""
+
+    at_s: float
+    given_s: float = 0.0
+    """What each process got."""
+    stolen_s: float = 0.0
+    """What the host gave to other machines."""
 
 
 class Machine:
     def __init__(self) -> None:
-        self._points: list[tuple[float, float]] = []
-        """Times of the clock, and how much was given until then."""
+        self._looks: list[_Look] = []
         self._ticks = (0, 0)
 
     def look(self, at_s: float) -> None:
@@ -21,20 +31,29 @@ class Machine:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         before, self._ticks = self._ticks, (sum(ticks), ticks[7])
         all_ticks, stolen = (now - then for now, then in zip(self._ticks, before, strict=True))
-        part = min(1.0, (os.cpu_count() or 1) / max(1, running)) * (1 - stolen / max(1, all_ticks))
-        last_s, given_s = self._points[-1] if self._points else (at_s, 0.0)
-        if at_s >= last_s:
-            self._points.append((at_s, given_s + part * (at_s - last_s)))
+        self.note(at_s, stolen=stolen / max(1, all_ticks), share=min(1.0, (os.cpu_count() or 1) / max(1, running)))
+
+    def note(self, at_s: float, *, stolen: float, share: float = 1.0) -> None:
+        """Since the last look the host took this part of the cores, and each process had this share of the rest."""
+        last = self._looks[-1] if self._looks else _Look(at_s)
+        took_s = at_s - last.at_s
+        if took_s >= 0:
+            given_s, stolen_s = last.given_s + share * (1 - stolen) * took_s, last.stolen_s + stolen * took_s
+            self._looks.append(_Look(at_s, given_s, stolen_s))
 
     def given_s(self, since_s: float, until_s: float) -> float:
-        """How much of this time it gave. Without looks at the machine: all of it."""
-        return self._until(until_s) - self._until(since_s)
+        """How much of this time each process got. Before the first look and after the last one: all of it."""
+        return self._until(until_s).given_s - self._until(since_s).given_s
 
-    def _until(self, at_s: float) -> float:
-        after = bisect(self._points, (at_s, float("inf")))
-        if after == 0:
-            return at_s - self._points[0][0] if self._points else at_s
-        (early_s, early), (late_s, late) = self._points[after - 1], self._points[min(after, len(self._points) - 1)]
-        if late_s == early_s:
-            return early + at_s - early_s
-        return early + (late - early) * (at_s - early_s) / (late_s - early_s)
+    def stolen_s(self, since_s: float, until_s: float) -> float:
+        """How much of this time the host gave to other machines."""
+        return self._until(until_s).stolen_s - self._until(since_s).stolen_s
+
+    def _until(self, at_s: float) -> _Look:
+        after = bisect(self._looks, at_s, key=lambda look: look.at_s)
+        if after in (0, len(self._looks)):
+            end = self._looks[-1 if after else 0] if self._looks else _Look(0.0)
+            return _Look(at_s, end.given_s + at_s - end.at_s, end.stolen_s)
+        early, late = self._looks[after - 1], self._looks[after]
+        part = (at_s - early.at_s) / (late.at_s - early.at_s)
+        return _Look(at_s, *(then + part * (now - then) for then, now in zip(early[1:], late[1:], strict=True)))

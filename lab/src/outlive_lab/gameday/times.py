@@ -109,7 +109,7 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
 
 def _given(history: History, at_s: float, took_s: float) -> tuple[float, float]:
     """The sample without the time in which the host ran other machines on this one's processors."""
-    return at_s, took_s - history.stolen_s(at_s, at_s + took_s)
+    return at_s, took_s - history.machine.stolen_s(at_s, at_s + took_s)
 
 
 def _failovers(history: History, found: Found, bounds: Bounds) -> Iterator[Times]:

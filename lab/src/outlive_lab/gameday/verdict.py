@@ -47,7 +47,7 @@ class Verdict:
     @property
     def stolen(self) -> float:
         """Which part of the game's time the host gave to other machines."""
-        return self.history.stolen_s(-math.inf, math.inf) / self.seconds
+        return self.history.machine.stolen_s(-math.inf, math.inf) / self.seconds
 
     def broken(self, rule: str) -> list[Breach]:
         return [breach for breach in self.breaches if breach.rule == rule]
