@@ -152,14 +152,18 @@ def test_the_dashboard_of_a_standby_shows_every_page_and_says_why_it_changes_not
 
 
 def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, standby, start, tmp_path):
-    standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
     use(server.url)
     url = address_of_primary(server, standby)
-    start(url=url, slots=2)
+    worker = start(url=url, slots=2)
+    eventually(lambda: standby.ask("select from outlive.workers where tasks is not null"), what="it knows the worker")
+    standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
     all_end_once(server.url, faults.app.enqueue_many(faults.warm.job(n) for n in range(100)))
     old = faults.wait_for.enqueue(str(tmp_path / "old"))
     begun(tmp_path / "old")
     ((token,),) = server.ask("select token from outlive.running where id = %s", old.id)
+    ticked = "query like 'update outlive.watchers%' and state_change < now() - interval '0.5 seconds'"
+    claims_sleep = f"select from pg_stat_activity where {ticked}"
+    eventually(lambda: server.ask(claims_sleep), within_s=20, what="only its tick will notice that the server is gone")
     server.stop(signal.SIGKILL)
     standby.start()
     standby.ask("select pg_promote()")
@@ -183,3 +187,4 @@ def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, stan
     (tmp_path / "new").touch()
     assert isinstance(new.result(timeout=20), int), "the answer of another job"
     assert standby.ask("select from outlive.jobs where id = %s", UUID(str(old.id))) == []
+    assert worker.log().count(" started") == 1, "it was not declared dead"
