@@ -26,7 +26,7 @@ TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := 
 """The tests that run pages."""
 
 COMMANDS: Any = typer.main.get_command(load())
-OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday", "deaths", "proof"}
+OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday", "deaths", "pairs", "proof"}
 """The words of `./run` that are not commands of outlive."""
 OF_THE_LAB = {"bench", "gameday", "deaths"}
 """Pages about commands of the lab, with its options."""

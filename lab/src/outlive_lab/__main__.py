@@ -1,4 +1,4 @@
-"""`python -m outlive_lab`: what `./run bench`, `./run gameday` and `./run deaths` run."""
+"""`python -m outlive_lab`: what `./run bench`, `gameday`, `deaths` and `pairs` run."""
 
 from outlive_lab.commands import main
 

@@ -1,4 +1,4 @@
-"""The commands bench, gameday and deaths. Each imports its code when it runs."""
+"""The commands bench, gameday, deaths and pairs. Each imports its code when it runs."""
 
 import secrets
 from pathlib import Path
@@ -99,3 +99,22 @@ def deaths(
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     options = Options(seed=seed, deaths=deaths, at_once=at_once, report=report, resume=resume, json=json)
     raise typer.Exit(main(context.config, options))
+
+
+@app.command()
+def pairs(
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only pairs that have this text in their name.")] = "",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A part of the pairs, in one order each: under a minute.")
+    ] = False,
+    long: Annotated[bool, typer.Option("--long", help="Also stop both statements of a pair: hours.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the figures to this page.")] = None,
+) -> None:
+    """Run every two statements that change a job at the same time, in many orders, and compare what they leave behind.
+
+    Example: ./run pairs --only "cancel J / succeed J"
+    """
+    from outlive_lab.pairs.command import Options, main
+
+    with reported(debug=False):
+        raise typer.Exit(main(Options(only=only, fast=fast, long=long), report))

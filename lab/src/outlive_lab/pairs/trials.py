@@ -1,0 +1,239 @@
+"""A pair of statements in all its orders, and what is wrong with each.
+
+The first statement stops at one of its cuts, or between its end and its commit. Then the second one runs until it is
+done, stops at one of its own cuts, or waits for a lock. Then both go on, in either order. What they leave behind must
+be what one after the other leaves behind, and must keep the rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import psycopg
+
+from outlive import db, states
+from outlive_lab.pairs import rules, shapes
+from outlive_lab.pairs.actions import Action
+from outlive_lab.pairs.scenes import Scene, settle
+from outlive_lab.pairs.sessions import BEGUN, OPEN, Act, Actor, How, LeftWaiting, Place, Ring
+from outlive_lab.pairs.shapes import Shape
+
+Stop = int | str | None
+ONE_CALLER = {frozenset({"restart", "keep_steps"}), frozenset({"restart", "keep_step"}), frozenset({"restart", "once"})}
+"""Statements about one attempt of which its worker sends the first after the second has been answered."""
+RECORD = -1
+GATES = (
+    *(("jobs", "id"), ("waiting", "id"), ("running", "id"), ("held", "id"), ("dedupe_keys", "id"), ("batches", "id")),
+    *(("dependencies", "job_id"), ("keyed_jobs", "job_id"), ("key_locks", "bucket"), ("expiring", "job_id")),
+    *(("workers", "id"), ("sources", "name"), ("schedules", "name")),
+)
+"""The tables whose rows statements lock, and what a row is found by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Where the first stops, where the second does, and which of them goes on first."""
+
+    first: Stop
+    second: Stop = None
+    second_first: bool = False
+    rolls_back: bool = False
+    serializable: tuple[bool, bool] = (False, False)
+    gate: str | None = None
+    """A row that another transaction holds meanwhile, in the way of the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What two statements have left behind, and what they have answered."""
+
+    shape: Shape
+    answers: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    scene: str
+    first: str
+    second: str
+    order: Order
+    words: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Stage:
+    """A scene, played again and again in one database."""
+
+    scene: Scene
+    ring: Ring
+    trials: int = 0
+    repeats: Counter[str] = field(default_factory=Counter)
+    _cuts: dict[str, list[str]] = field(default_factory=dict)
+    _gates: dict[str, list[str]] = field(default_factory=dict)
+    _serial: dict[tuple[str, ...], Result] = field(default_factory=dict)
+    _before: dict[str, states.State] = field(default_factory=dict)
+
+    def restore(self) -> None:
+        self.trials += 1
+        shapes.restore(self.ring.watcher, self.scene.name)
+        if not self._before:
+            self._before = shapes.judge(self.ring.watcher).states
+
+    def act(self, action: Action) -> Act:
+        return lambda connection: action.act(connection, self.scene.tokens)
+
+    # Without cuts
+
+    def serial(self, *actions: Action) -> Result:
+        """One after the other; those that pass by what is locked once more at the end."""
+        names = tuple(action.name for action in actions)
+        if names not in self._serial:
+            self.restore()
+            answers = [self._alone(self.ring.first, action) for action in actions]
+            self._serial[names] = Result(self._afterwards(actions), (_told(answers, actions)))
+        return self._serial[names]
+
+    def _alone(self, actor: Actor, action: Action, how: How | None = None) -> object:
+        answer = self.ring.start(actor, self.act(action), how or How())
+        self.ring.finish()
+        return answer.result()
+
+    def _afterwards(self, actions: Sequence[Action]) -> Shape:
+        self._settle()
+        for action in actions:
+            if action.passes:
+                self._alone(self.ring.first, action)
+                self._settle()
+        return shapes.read(self.ring.watcher)
+
+    def _settle(self) -> None:
+        if shapes.left_over(self.ring.watcher):
+            settle(self.ring.watcher)
+
+    def cuts(self, action: Action) -> list[str]:
+        """The cuts that a statement passes when it runs alone, at most two of each place."""
+        if action.name not in self._cuts:
+            self.restore()
+            self._alone(self.ring.first, action, How(RECORD))
+            self._cuts[action.name] = self.ring.first.passed
+        return self._cuts[action.name]
+
+    def stops(self, action: Action, serializable: bool) -> Iterator[Stop]:
+        seen: Counter[str] = Counter()
+        for number, place in enumerate(self.cuts(action), 1):
+            seen[place] += 1
+            if seen[place] <= 2 and number > 1:  # Before its first statement nothing has happened.
+                yield number
+        if serializable:
+            yield BEGUN
+        yield OPEN
+
+    def gates(self, action: Action) -> list[str]:
+        """The rows for which a statement waits if another transaction has locked them."""
+        if action.name not in self._gates:
+            self._gates[action.name] = [gate for gate in self._rows() if self._stops_at(gate, action)]
+        return self._gates[action.name]
+
+    def _rows(self) -> list[str]:
+        self.restore()
+        found = []
+        for table, column in GATES:
+            rows = self.ring.watcher.execute(f"select distinct {column}::text from outlive.{table}".encode())
+            found += [f"select from outlive.{table} where {column} = '{key}' for update" for (key,) in rows]
+        return found
+
+    def _stops_at(self, gate: str, action: Action) -> bool:
+        self.restore()
+        ring = self.ring
+        with ring.keeper.transaction(force_rollback=True):
+            ring.keeper.execute(gate.encode())
+            ring.start(ring.first, self.act(action), How())
+            waits = ring.first.place is Place.ACTING
+        ring.finish()
+        return waits
+
+    # With cuts
+
+    def acts(self, action: Action) -> bool:
+        """Whether a statement does something in this scene."""
+        if action.acts_unseen(self.scene.name):
+            return True
+        return action.belongs_to(self.scene.name) and self.serial(action).shape != self.serial().shape
+
+    def matters(self, first: Action, second: Action, *, thoroughly: bool) -> bool:
+        """Whether both do something, or, if it is asked for, one of them does after the other."""
+        if frozenset({first.statement, second.statement}) in ONE_CALLER:
+            return False
+        if not first.belongs_to(self.scene.name) or not second.belongs_to(self.scene.name):
+            return False
+        acting = self.acts(first), self.acts(second)
+        if all(acting) or not any(acting) or not thoroughly:
+            return all(acting)
+        alone = self.serial(first if acting[0] else second).shape
+        return {self.serial(first, second).shape, self.serial(second, first).shape} != {alone}
+
+    def play(self, first: Action, second: Action, order: Order) -> Finding | None:
+        self.restore()
+        words: list[str] = []
+        ring = self.ring
+        try:
+            answers = self._run(first, second, order)
+        except (LeftWaiting, psycopg.Error) as error:
+            words.append(f"{type(error).__name__}: {db.said(error)}")
+            answers = None
+        self.repeats.update([*ring.first.repeats, *ring.second.repeats])
+        self._settle()
+        judged = shapes.judge(ring.watcher)
+        words += judged.broken
+        words += self._illegal(judged.states, (first, second))
+        if answers is not None and not words:
+            done = (second,) if order.rolls_back else (first, second)
+            told = _told([answers[1]] if order.rolls_back else answers, done)
+            found = Result(self._afterwards(done), told)
+            expected = [self.serial(*done), self.serial(*reversed(done))]
+            turned = [Result(one.shape, one.answers[::-1]) for one in expected[1:]]
+            if found not in [expected[0], *turned]:
+                shape = shapes.difference(found.shape, [one.shape for one in expected])
+                words += ["differs from both serial orders", *shape]
+                words += [] if shape else [f"answers {found.answers}, not {[expected[0].answers, turned[0].answers]}"]
+        return Finding(self.scene.name, first.name, second.name, order, tuple(words)) if words else None
+
+    def _run(self, first: Action, second: Action, order: Order) -> list[object]:
+        ring = self.ring
+        one, two = order.serializable
+        if order.gate:
+            ring.keeper.execute("begin")
+            ring.keeper.execute(order.gate.encode())
+        futures: list[Future[object]] = []
+        try:
+            futures.append(ring.start(ring.first, self.act(first), How(order.first, one, order.rolls_back)))
+            futures.append(ring.start(ring.second, self.act(second), How(order.second, two)))
+            for actor in (ring.second, ring.first) if order.second_first else (ring.first, ring.second):
+                if order.gate and actor is ring.first:
+                    ring.keeper.execute("rollback")
+                ring.let_go(actor)
+                ring.await_(actor)
+        finally:
+            if order.gate:
+                ring.keeper.execute("rollback")
+            ring.finish()
+        return [future.result() for future in futures]
+
+    def _illegal(self, after: dict[str, states.State], actions: Sequence[Action]) -> list[str]:
+        events = {event for action in actions for event in action.events}
+        found = []
+        for job in self._before.keys() | after.keys():
+            before = self._before.get(job)
+            if after.get(job) not in rules.reachable(before, events):
+                found.append(f"{job} went from {before} to {after.get(job)}, which is not legal")
+        return found
+
+
+def _told(answers: Sequence[object], actions: Sequence[Action]) -> tuple[object, ...]:
+    """What callers were told. A statement that passes by what is locked may have told less."""
+    return tuple(
+        None if action.passes else shapes.named(str(answer)) for answer, action in zip(answers, actions, strict=True)
+    )

@@ -1,0 +1,71 @@
+"""Pairs of statements: none is forgotten, the cuts stop where they should, and what is broken on purpose is found."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from outlive import db, sql
+from outlive_lab.pairs import cuts
+from outlive_lab.pairs.actions import ACTIONS
+from outlive_lab.pairs.command import Options, play, theatre
+from outlive_lab.pairs.unchanging import UNCHANGING
+
+CALLED = re.compile(r"grant execute on function([^;]+?)to outlive_(?:enqueue|job|protocol);")
+SEEDED = {
+    "a retry that does not lock the job": (
+        *("retry", "order by t.id for no key update", "order by t.id", "finished: retry J / retry J"),
+    ),
+    "a signal that does not lock the job": (
+        *("send", "where j.id = job for no key update", "where j.id = job", "running: suspend J / send to J"),
+    ),
+    "an end that counts what it has read before": (
+        *("count_in_batches", "succeeded = t.succeeded + n.succeeded", "succeeded = n.succeeded"),
+        "running: succeed J / succeed K",
+    ),
+    "a batch that is closed while jobs are added": (
+        *("close_batch", "where t.id = close_batch.id for update", "where t.id = close_batch.id"),
+        "opened: enqueue into the batch / close the batch",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with theatre() as url:
+        yield url
+
+
+def test_every_statement_is_an_action_or_known_to_change_no_job():
+    granted = " ".join(CALLED.findall(sql.read("schema/grants.sql")))
+    known = {*sql.texts(), *re.findall(r"outlive\.(\w+)\(", granted)}
+    acting = {action.statement for action in ACTIONS}
+    assert known - acting - UNCHANGING == set(), "add it to the actions of the pairs, or to those that change no job"
+    assert (acting | UNCHANGING) - known == set(), "it is gone"
+    assert acting & UNCHANGING == set()
+
+
+def test_a_cut_stands_before_each_statement_that_names_a_table():
+    body = (
+        "\nbegin\n  if exists (\n    select from outlive.jobs)\n  then\n    delete from outlive.held h;\n  end if;\nend"
+    )
+    assert re.sub(r"\s+", " ", cuts.cut_up("f", body)) == (
+        " begin if pairs.cut('f 2 jobs') then end if; if exists ( select from outlive.jobs) then"
+        " if pairs.cut('f 4 held') then end if; delete from outlive.held h; end if; end "
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", SEEDED)
+def test_what_is_broken_on_purpose_is_found(url, what):
+    function, old, new, pair = SEEDED[what]
+    query = "select pg_get_functiondef(oid) from pg_proc where proname = %s and pronamespace = 'outlive'::regnamespace"
+    with db.connect(url) as connection:
+        [[right]] = connection.execute(query, [function]).fetchall()
+        assert old in right
+        assert play(url, pair.partition(":")[0], Options(only=pair)).findings == []
+        connection.execute(right.replace(old, new, 1).encode())
+        try:
+            assert play(url, pair.partition(":")[0], Options(only=pair)).findings != []
+        finally:
+            connection.execute(right.encode())
