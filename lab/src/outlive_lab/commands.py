@@ -79,7 +79,6 @@ def gameday(
 def deaths(
     context: CommandContext,
     deaths: Annotated[int, typer.Option(min=1, help="Stop after this many deaths of workers.")] = 10_000,
-    at_once: Annotated[int, typer.Option(min=1, help="How many deaths a round has.")] = 10_000,
     seed: Annotated[int | None, typer.Option(help="Repeat the lives of this seed. Default: a random seed.")] = None,
     json: Json = False,
     report: Annotated[Path | None, typer.Option(help="Write deaths-SEED.md, .json and .png to this directory.")] = None,
@@ -88,7 +87,7 @@ def deaths(
     """Let virtual workers die by the hundred, and check that no job is lost, ended twice or wrongly blamed.
 
     A virtual worker is a session that runs the statements of a worker, without processes. Without a database it starts
-    a temporary Postgres, which crashes once in each round.
+    a temporary Postgres, which crashes in every other round.
 
     Example: ./run deaths --deaths 5000 --seed 7
     """
@@ -97,7 +96,7 @@ def deaths(
     if resume and (report is None or seed is None):
         raise ConfigError("--resume needs --report and --seed: they name the run that goes on")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    options = Options(seed=seed, deaths=deaths, at_once=at_once, report=report, resume=resume, json=json)
+    options = Options(seed=seed, deaths=deaths, report=report, resume=resume, json=json)
     raise typer.Exit(main(context.config, options))
 
 

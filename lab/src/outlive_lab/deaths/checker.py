@@ -20,7 +20,7 @@ Broken = Iterator[tuple[str, object, str]]
 FINAL = {"succeeded", "failed", "cancelled"}
 SLACK_S = 0.05
 IN_TIME_S = {"by its lock": 30.0, "by its silence": 35.0, "around a crash of the server": 60.0}
-"""How long each death may take to be noticed, on a machine that has other work."""
+"""How long each death may take to be noticed, apart from the time in which the machine had no time for this."""
 PROOF_S = 0.5
 """For how long a lock must be missing."""
 
@@ -219,7 +219,7 @@ def _deaths(history: History, tables: Tables) -> Broken:
         if life.died_s is not None and died_at is None:
             yield "not declared dead", life.id, f"it is {state}: {life}"
     for how, took_s in noticed(history, tables).items():
-        if took_s and took_s[-1] > IN_TIME_S[how]:
+        if took_s and took_s[-1] > IN_TIME_S[how] + history.stood_s:
             yield "declared dead too late", how, f"{took_s[-1]:.1f} s"
 
 

@@ -26,7 +26,7 @@ from outlive_lab.deaths.checker import Tables, check
 from outlive_lab.deaths.report import Outcome, Standing
 from outlive_lab.deaths.round import Round
 
-SETTINGS = {"fsync": "off", "max_connections": "600", "max_wal_size": "4GB"}
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "600", "max_wal_size": "4GB"}
 """The server crashes, and the machine does not, so nothing waits for the disk."""
 STOPPED = 130
 TELL_S, LINE_S = 0.5, 10.0
@@ -36,8 +36,6 @@ TELL_S, LINE_S = 0.5, 10.0
 class Options:
     seed: int
     deaths: int
-    at_once: int
-    """How many deaths a round has."""
     report: Path | None
     resume: bool
     json: bool
@@ -53,9 +51,11 @@ def main(config: Config, options: Options) -> int:
             while standing.deaths < options.deaths and standing.right:
                 standing.rounds.append(_play(url, own, options, standing))
                 if options.report is not None:
-                    report.write(standing, options.report)
+                    report.keep(standing, options.report)
         except KeyboardInterrupt:
             stopped = True
+    if options.report is not None:
+        report.write(standing, options.report)
     if options.json:
         screen.print_json(standing.summary(), indent=-1)
     else:
@@ -65,7 +65,7 @@ def main(config: Config, options: Options) -> int:
 
 def _play(url: str, own: Path | None, options: Options, standing: Standing) -> Outcome:
     number, began = len(standing.rounds) + 1, time.monotonic()
-    one = Round(url, own, f"{options.seed} {number}", min(options.at_once, options.deaths - standing.deaths))
+    one = Round(url, own, f"{options.seed} {number}", options.deaths - standing.deaths)
     history = asyncio.run(one.play(_teller(standing, options)))
     played_s = time.monotonic() - began
     with psycopg.connect(url, autocommit=True) as connection:
@@ -102,7 +102,7 @@ def _teller(standing: Standing, options: Options) -> Callable[[int], None]:
 
 @contextmanager
 def _server(config: Config) -> Iterator[tuple[str, Path | None]]:
-    """The configured database, or a temporary server, which crashes once in each round."""
+    """The configured database, or a temporary server, which crashes in every other round."""
     with contextlib.ExitStack() as stack:
         if config.database_url is None:
             home = stack.enter_context(temporary_home("deaths"))

@@ -19,8 +19,8 @@ from outlive_lab.deaths.history import History
 T = TypeVar("T")
 IDLE = TransactionStatus.IDLE
 RETRY_S = 0.05
-HANDS = 12
-PATIENCE_S = 60.0
+HANDS = 16
+PATIENCE_S = 600.0
 """How long the server may be away."""
 GONE = (psycopg.OperationalError, psycopg.InterfaceError)
 BUSY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
@@ -29,6 +29,7 @@ _DECLARED = "select id from outlive.workers where state = 'dead' and id = any(%s
 _UNFINISHED = """
 select (select count(*) from outlive.waiting) + (select count(*) from outlive.running)
   + (select count(*) from outlive.held where why <> 'quarantined'),
+  exists (select from outlive.held where why = 'suspect' and ready_at <= outlive.now()),
   array(select id from outlive.workers where state in ('active', 'stale', 'draining'))
 """
 
@@ -44,6 +45,8 @@ class Fleet:
         """No worker dies any more, unless its job kills it."""
         self.over = False
         self.unfinished = 0
+        self.suspects = False
+        """Suspects wait for an idle worker."""
         self._idle: list[db.AsyncConnection] = []
         self._places = asyncio.Semaphore(HANDS)
         self._own: db.AsyncConnection | None = None
@@ -118,7 +121,7 @@ class Fleet:
         if self._awaited:
             for (worker,) in await self.ask(_DECLARED, list(self._awaited)):
                 self._awaited.pop(worker).set()
-        [(self.unfinished, up)] = await self.ask(_UNFINISHED)
+        [(self.unfinished, self.suspects, up)] = await self.ask(_UNFINISHED)
         dead = any(self.history.lives[one].died_s is not None for one in up if one in self.history.lives)
         self.over = self.draining and not self.unfinished and not dead and not self._awaited
 

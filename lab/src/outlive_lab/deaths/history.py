@@ -66,6 +66,8 @@ class History:
     """How often incidents, troubles of clients and refused writes happened."""
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
     """What a worker has seen that must never be: the rule, the worker, and what it was."""
+    stood_s: float = 0.0
+    """How long this process, or the server, was too busy to answer a small question within a second."""
     outages: list[tuple[float, float]] = field(default_factory=list)
 
     def died(self, life: Life, fate: Fate | None = None) -> None:

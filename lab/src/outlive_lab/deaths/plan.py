@@ -86,7 +86,7 @@ def lives(seed: str) -> Iterator[Plan]:
     while True:
         fate = rng.choices(list(FATES), list(FATES.values()))[0]
         incident = rng.choice(list(Incident)) if rng.random() < 0.02 else None
-        turns, slots, queued = rng.randint(1, 2), rng.randint(1, 4), rng.random() < 0.3
+        turns, slots, queued = rng.choice((1, 1, 2)), rng.randint(1, 4), rng.random() < 0.3
         yield Plan(fate, turns, slots, queued, rng.choice((0.0, 0.0, 0.005, 0.02)), incident, rng.random())
 
 

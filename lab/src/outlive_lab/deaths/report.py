@@ -41,6 +41,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     named: list[tuple[str, str, str]]
     played_s: float
     drained_s: float
+    stood_s: float
     postgres: int
 
     @classmethod
@@ -68,6 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             named=list(wrong[:KEPT]),
             played_s=round(played_s, 1),
             drained_s=round(drained_s, 1),
+            stood_s=round(history.stood_s, 1),
             postgres=postgres,
         )
 
@@ -132,16 +134,21 @@ def read(directory: Path | None, seed: int) -> Standing:
     return msgspec.json.decode(path.read_bytes(), type=Standing) if path.exists() else Standing(seed=seed)
 
 
-def write(standing: Standing, directory: Path) -> None:
-    """Write deaths-SEED.json, .md and .png. The JSON is replaced at once: a run may be cut at any moment."""
+def keep(standing: Standing, directory: Path) -> None:
+    """Write deaths-SEED.json. A run may be cut at any moment, so the file is replaced as a whole."""
     directory.mkdir(parents=True, exist_ok=True)
     page = _place(directory, standing.seed)
-    summary = standing.summary()
     new = page.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=0) + b"\n")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(standing.summary()), indent=0) + b"\n")
     new.rename(page.with_suffix(".json"))
+
+
+def write(standing: Standing, directory: Path) -> None:
+    """Write deaths-SEED.json, .md and .png."""
     from outlive_lab.deaths.plot import draw  # Not at the top: most runs draw no picture.
 
+    keep(standing, directory)
+    page, summary = _place(directory, standing.seed), standing.summary()
     draw(standing, summary, page.with_suffix(".png"))
     page.write_text(_markdown(standing, summary), encoding="utf-8")
 
@@ -174,6 +181,7 @@ def _tables(standing: Standing) -> Iterator[tuple[str, list[str], list[list[str]
         "of those lost with their worker": sum(one.lost for one in standing.rounds),
         **{f"quarantined: {kind}": n for kind in Kind if (n := standing.total("quarantined")[kind])},
         **dict(sorted(seen.items())),
+        "seconds in which nothing answered": round(sum(one.stood_s for one in standing.rounds)),
         **{rule: broken[rule] for rule in RULES},
     }
     yield "seen", ["times"], [[name, f"{count:,}"] for name, count in counts.items()]

@@ -1,4 +1,4 @@
-"""A round: some thousand deaths, and then all jobs must end. Each round begins with empty tables."""
+"""A round: deaths for a minute, and then all jobs must end. Each round begins with empty tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from outlive_lab.deaths.watchers import Watcher
 from outlive_lab.deaths.worker import Worker
 from outlive_lab.gameday.server import Server
 
-WORKERS, WATCHERS, CLIENTS = 32, 4, 2
-LOOK_S = 0.1
+WORKERS, WATCHERS, CLIENTS = 48, 4, 2
+LOOK_S, SOON_S = 0.1, 1.0
+ROUND_S = 60.0
 DRAIN_S = 90.0
 """How long all jobs may take to end after the last death. An innocent suspect may have to wait for a minute."""
 RECOVERED_S = 15.0
@@ -44,7 +45,8 @@ class Round:
         self.fleet, self._deaths = Fleet(url), deaths
         self._server = Server(url, own, 0.0)
         rng = random.Random(f"{seed} server")
-        self._crash_after = rng.randint(deaths // 5, deaths * 4 // 5) if own is not None else None
+        crashes, after = rng.random() < 0.5, rng.uniform(0.2, 0.8)
+        self._crash_after = after * min(deaths, 1000) if crashes and own is not None else None
         """After how many deaths the server crashes; None: never, or it has."""
         self._lives, self._orders = plan.lives(seed), plan.orders(seed)
         self._watchers: list[Watcher] = []
@@ -56,18 +58,19 @@ class Round:
         fleet, history = self.fleet, self.fleet.history
         try:
             await self._prepare()
-            while history.dead < self._deaths:
+            began = time.monotonic()
+            while history.dead < self._deaths and time.monotonic() - began < ROUND_S:
                 await self._look()
                 tell(history.dead)
                 if self._crash_after is not None and history.dead >= self._crash_after:
                     self._crash_after = None
                     self._start(self._crash())
             fleet.draining, began = True, time.monotonic()
-            while not fleet.over and time.monotonic() - began < DRAIN_S:
+            while not fleet.over and time.monotonic() - began < DRAIN_S + history.stood_s:
                 await self._look()
             self.drained_s = time.monotonic() - began
             fleet.over = True
-            while self._tasks and time.monotonic() - began < 2 * DRAIN_S:
+            while self._tasks and time.monotonic() - began < 2 * DRAIN_S + history.stood_s:
                 await self._look()
             for one in self._watchers:
                 await one.stop()
@@ -95,8 +98,10 @@ class Round:
 
     async def _look(self) -> None:
         """What a virtual worker or client raises is no fault of the plan, and ends the round."""
+        asked = time.monotonic()
         await asyncio.sleep(LOOK_S)
         await self.fleet.look()
+        self.fleet.history.stood_s += max(0.0, time.monotonic() - asked - SOON_S)
         for task in [task for task in self._tasks if task.done()]:
             self._tasks.remove(task)
             task.result()

@@ -22,7 +22,7 @@ from outlive_lab.deaths.fleet import BUSY, GONE, Fleet, hang_up, post
 from outlive_lab.deaths.history import Life, Try
 from outlive_lab.deaths.plan import CONFIG, SLAYERS, SOURCED, UNSOURCED, Fate, Incident, Kind, Plan
 
-NAP_S, NOTHING_S = 0.2, 0.02
+NAP_S, NOTHING_S, DRAINING_S = 0.2, 0.02, 0.25
 SPARED = 0.9
 """How many innocent suspects are spared when their worker is to die. A suspect that dies often waits for minutes."""
 STALE = "OL002"
@@ -135,7 +135,7 @@ class Worker:
     async def _claim(self, ends: list[Ended]) -> None:
         """End these attempts, and claim as many jobs as there are free slots; or one suspect."""
         queued = self.plan.queued
-        if not self.has and self.rng.random() < 0.4:
+        if not self.has and self.fleet.suspects and self.rng.random() < 0.4:
             claimed = await self.fleet.run(store.claim_suspect(self.id, tasks=list(Kind), lease_s=CONFIG.lease_s))
             queued, self._alone = False, bool(claimed)
         else:
@@ -145,7 +145,7 @@ class Worker:
             claimed, self._alone = turn.claimed, False
         self.take(claimed, queued=queued)
         self._be_slain()
-        await asyncio.sleep(self.plan.pause_s if claimed else NOTHING_S)
+        await asyncio.sleep(self.plan.pause_s if claimed else DRAINING_S if self.fleet.draining else NOTHING_S)
         if queued and self.has:
             for token in await self.fleet.run(store.mark_begun(self.id, self.has)):
                 self.fleet.history.tries[token].begun = True
