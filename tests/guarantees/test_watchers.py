@@ -155,7 +155,7 @@ def test_an_idle_worker_that_is_no_watcher_asks_the_database_once_a_second(start
 
 def test_a_delayed_job_begins_in_a_worker_that_sleeps_though_no_notification_tells_it(start, queue):
     fleet(start, queue, 4)
-    delayed = faults.add.using(delay=2).enqueue(1, 1)
+    delayed = faults.add.using(delay=5).enqueue(1, 1)  # Until then they have searched all sources, and sleep.
     assert delayed.result(timeout=20) == 2
 
 
