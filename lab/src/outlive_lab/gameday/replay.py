@@ -117,12 +117,15 @@ class Replay:
                 self.transactions[line["transaction"]].append(line)
 
     def run(self) -> list[Illegal]:
-        """The first illegal step of each job and worker, in their order. A transaction that has seen another one, or
-        waited for it, has written its last row later."""
+        """Of each job and worker the first step that breaks a rule, in their order.
+
+        A transaction that has seen another one, or waited for it, has written its last row later."""
         for steps in sorted(self.transactions.values(), key=lambda some: some[-1]["n"]):
             self._transact(steps)
-        seen: set[str] = set()
-        return [one for one in self.illegal if not (one.subject in seen or seen.add(one.subject))]  # type: ignore[func-returns-value]
+        first: dict[tuple[str, str], Illegal] = {}
+        for one in self.illegal:
+            first.setdefault((one.subject, one.rule), one)
+        return list(first.values())
 
     def _transact(self, steps: list[Row]) -> None:
         touched: dict[str, list[Row]] = defaultdict(list)

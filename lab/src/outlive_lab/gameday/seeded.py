@@ -19,7 +19,7 @@ from typing import Any
 
 import outlive
 
-KILLS, RATE, SEED = 10, 1.5, 92
+KILLS, SEED = 6, 92
 PATIENCE_S = 400
 DECK = "CHILD: 4, TREE: 1"
 FUNCTIONS = "sql/schema/functions"
@@ -35,6 +35,12 @@ class Bug:
     """A file below outlive, the text that is right, and another one."""
     deck: str = DECK
     """The faults of its game."""
+    rate: float = 2.0
+    """How many of them happen in a second."""
+    order: str = ""
+    """The only kind of orders (orders.py); empty: all."""
+    task: str = ""
+    """The only task of jobs that are ordered by themselves."""
 
     def apply(self, product: Path) -> None:
         for file, right, wrong in self.patches:
@@ -44,8 +50,14 @@ class Bug:
             (product / file).write_text(text.replace(right, wrong), encoding="utf-8")
 
 
-LIVING_LOOK_DEAD = ("sql/schema/views.sql", "where k.key = l.key and", "where k.key = l.key and k.key % 2 = 0 and")
-"""Every second lock of a living worker is not seen."""
+LIVING_LOOK_DEAD = ("sql/schema/views.sql", "where k.key = l.key and", "where false and k.key = l.key and")
+"""No lock is seen."""
+NOT_ASKED = (
+    "sql/statements/watchers.sql",
+    "exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead') as dead,",
+    ":worker::uuid is null as dead,",
+)
+"""A worker does not ask each second whether it was declared dead."""
 
 BUGS = (
     Bug(
@@ -64,7 +76,10 @@ BUGS = (
                 "perform outlive.complete_with_records((outlive.proven(token, secret)).token, (",
             ),
         ),
-        "PAUSE: 4, CHILD: 1",
+        "PAUSE: 4",
+        rate=0.4,
+        order="alone",
+        task="pay",
     ),
     Bug(
         "leaves an attempt running that it has ended",
@@ -89,10 +104,11 @@ BUGS = (
                 "elsif v.state in ('pending', 'retryable', 'failed') then",
             ),
         ),
+        order="linked",
     ),
     Bug(
         "loses an end that comes with others",
-        "unfinished",
+        "given up wrongly",
         (
             (
                 "worker/ending/outbox.py",
@@ -107,24 +123,28 @@ BUGS = (
         "step: Declare",
         (
             LIVING_LOOK_DEAD,
+            NOT_ASKED,
             (
                 "sql/statements/workers.sql",
                 "where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')\nreturning k.drain",
                 "where k.id = :worker::uuid\nreturning k.drain",
             ),
         ),
+        rate=0.4,
     ),
     Bug(
         "claims when it was declared dead",
         "step: Claim",
         (
             LIVING_LOOK_DEAD,
+            NOT_ASKED,
             (
                 f"{FUNCTIONS}/claims.sql",
                 "where not exists (select from outlive.workers d where d.id = by_worker and d.state = 'dead')",
                 "where true",
             ),
         ),
+        rate=0.4,
     ),
     Bug(
         "never declares the dead dead",
@@ -147,7 +167,10 @@ BUGS = (
                 "where least(:by::double precision, 0) = 0 and",
             ),
         ),
-        "PAUSE: 3, CHILD: 1",
+        "PAUSE: 4",
+        rate=0.4,
+        order="alone",
+        task="pay",
     ),
     Bug(
         "charges jobs for a deploy",
@@ -160,12 +183,15 @@ BUGS = (
                 "return true;",
             ),
         ),
-        "DEPLOY: 4, CHILD: 1",
+        "DEPLOY: 4",
+        order="alone",
+        rate=0.2,
     ),
     Bug(
         "forgets crashes",
         "step: EveryDeathIsCounted",
         ((f"{FUNCTIONS}/verdict.sql", "c int := had.crashes + (kind = 'crash')::int;", "c int := had.crashes;"),),
+        order="linked",
     ),
     Bug(
         "claims from a paused queue",
@@ -182,7 +208,9 @@ BUGS = (
                 "select q.name, null, null, null, null, null from outlive.queues q where false;",
             ),
         ),
-        "QUEUE: 3, CHILD: 2",
+        "QUEUE: 2, CHILD: 4",
+        rate=0.4,
+        order="alone",
     ),
     Bug(
         "ignores the limit of a key",
@@ -194,6 +222,7 @@ BUGS = (
                 "where false) taken, lateral (",
             ),
         ),
+        order="rush",
     ),
     Bug(
         "keeps the slot of a key",
@@ -205,11 +234,13 @@ BUGS = (
                 "with gone as (select k.key from outlive.keyed_jobs k where k.job_id = any(ids))",
             ),
         ),
+        order="rush",
     ),
     Bug(
         "releases a job when the first that it waits for has ended",
         "step: ReleasedAfterTheEnds",
         ((f"{FUNCTIONS}/dependencies.sql", "and h.unmet <= ((", "and h.unmet <= 100 + (("),),
+        order="linked",
     ),
     Bug(
         "wakes a sleeper twice",
@@ -223,6 +254,7 @@ BUGS = (
                 "outlive.now() - patience)),",
             ),
         ),
+        order="durable",
     ),
     Bug(
         "wakes a sleeper before its time",
@@ -234,6 +266,7 @@ BUGS = (
                 "where h.why = 'suspended' and h.ready_at < 'infinity'\n",
             ),
         ),
+        order="durable",
     ),
     Bug(
         "receives a signal twice",
@@ -246,6 +279,7 @@ BUGS = (
             ),
             (f"{FUNCTIONS}/waits.sql", "\n      returning s.value into value;", ";"),
         ),
+        order="durable",
     ),
     Bug(
         "calls back twice",
@@ -257,6 +291,7 @@ BUGS = (
                 """perform outlive.spawn(replace(due::text, '"id"', '"other"')::json) from generate_series(1, 2);""",
             ),
         ),
+        order="batched",
     ),
     Bug(
         "fires twice",
@@ -268,6 +303,7 @@ BUGS = (
                 "perform outlive.enqueue(s.task, s.args, run_at => ticks[jobs]); perform outlive.enqueue(ids,",
             ),
         ),
+        order="alone",
     ),
     Bug(
         "begins the jobs of a queue late",
@@ -277,30 +313,37 @@ BUGS = (
                 f"{FUNCTIONS}/claims.sql",
                 "coalesce(lane.mark, '-infinity') and outlive.now()\n",
                 "coalesce(lane.mark, '-infinity') and outlive.now()\n"
-                "              - interval '9 seconds' * (lane.queue = 'gameday aside')::int\n",
+                "              - interval '45 seconds' * (lane.queue = 'gameday aside')::int\n",
             ),
         ),
+        order="alone",
     ),
 )
 
 
-def with_deck(counts: str) -> str:
-    """A program that plays a game of these faults only, with little time between those that stop everything."""
+def with_deck(counts: str, order: str = "", task: str = "") -> str:
+    """A program that plays a game of these faults and orders only, with little time between faults that stop
+    everything."""
     wanted = ", ".join(f"d.Kind.{count}" for count in counts.split(", "))
     lines = ["from outlive_lab.gameday import deck as d, faults as f", "f.CALM_S = 5.0", f"wanted = {{{wanted}}}"]
     lines += ["d.DECK = {kind: (wanted.get(kind, 0), *rest) for kind, (_, *rest) in d.DECK.items()}"]
+    lines += ["from outlive_lab.gameday import jobs, orders as o"]
+    lines += [f"o.ORDERS = {{o.{order}: 1}}"] if order else []
+    lines += [f"o.TASKS = {{jobs.{task}: 1}}"] if task else []
     lines += ["from outlive_lab.commands import main", "main()"]
     return "\n".join(lines)
 
 
-def play(bug: Bug | None, directory: Path, *, kills: int = KILLS) -> dict[str, Any]:
+def play(bug: Bug | None, directory: Path) -> dict[str, Any]:
     """The verdict of a game of the copy in that directory, with the bug or as it is."""
     shutil.copytree(Path(outlive.__file__).parent, directory / "outlive", ignore=shutil.ignore_patterns("__pycache__"))
     if bug is not None:
         bug.apply(directory / "outlive")
-    words = ("gameday", "--kills", kills, "--rate", RATE, "--seed", SEED, "--json", "--report", directory / "report")
+    program = with_deck(bug.deck, bug.order, bug.task) if bug else with_deck(DECK)
+    small = ("--workers", 2, "--slots", 4, "--kills", KILLS, "--rate", bug.rate if bug else 2.0, "--seed", SEED)
+    patience = () if bug else ("--busy",)
     ran = subprocess.run(
-        [sys.executable, "-c", with_deck(bug.deck if bug else DECK), *map(str, words)],
+        [sys.executable, "-c", program, "gameday", *map(str, small), "--json", *patience],
         env={**os.environ, "PYTHONPATH": str(directory)},
         cwd=directory,
         capture_output=True,
@@ -316,33 +359,25 @@ def found(verdict: dict[str, Any]) -> dict[str, int]:
     return {breach["rule"]: breach["count"] for breach in verdict["breaches"]}
 
 
-def main(directory: Path) -> int:
-    lines, missed = [], 0
-    for bug in BUGS:
+def main(directory: Path, text: str = "") -> int:
+    """Play the bugs with this text in their name, and write a line for each into the table."""
+    page, missed = directory / "seeded-bugs.md", 0
+    for bug in (one for one in BUGS if text in one.name):
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="outlive-seeded-", dir="/var/tmp") as home:
-            rules = found(play(bug, Path(home)))
+            verdict = play(bug, Path(home))
+        rules = found(verdict)
         missed += bug.rule not in rules
-        of_game = [rule for rule in rules if ": " not in rule]
-        steps, verified = (
-            [rule[len(kind) :] for rule in rules if rule.startswith(kind)] for kind in ("step: ", "verify: ")
-        )
-        cells = [
-            bug.name,
-            *(", ".join(some) for some in (of_game, steps, verified)),
-            f"{time.monotonic() - began:.0f} s",
+        kinds = [[rule for rule in rules if ": " not in rule]]
+        kinds += [
+            [rule.removeprefix(kind) for rule in rules if rule.startswith(kind)] for kind in ("step: ", "verify: ")
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    page = directory / "seeded-bugs.md"
-    head, _, _ = page.read_text(encoding="utf-8").partition("| a worker that") if page.exists() else ("", "", "")
-    table = [
-        "| a worker that | rules of the game | illegal steps | `outlive verify` | took |",
-        "|---|---|---|---|---:|",
-    ]
-    page.write_text(head + "\n".join([*table, *lines]) + "\n", encoding="utf-8")
+        cells = [bug.name, *map(", ".join, kinds), f"{time.monotonic() - began:.0f} s"]
+        lines = [line for line in page.read_text(encoding="utf-8").splitlines() if f"| {bug.name} |" not in line]
+        page.write_text("\n".join([*lines, f"| {' | '.join(cells)} |"]) + "\n", encoding="utf-8")
+        print(*cells, {kind: n for kind, n in verdict["faults"].items() if n}, sep=" | ", flush=True)
     return int(missed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
