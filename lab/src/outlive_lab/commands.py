@@ -84,7 +84,7 @@ def deaths(
     report: Annotated[Path | None, typer.Option(help="Write deaths-SEED.md, .json and .png to this directory.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the report of this seed there.")] = False,
 ) -> None:
-    """Let virtual workers die by the hundred, and check that no job is lost, ended twice or wrongly blamed.
+    """Let many virtual workers die, and check that no job is lost, ended twice or wrongly blamed.
 
     A virtual worker is a session that runs the statements of a worker, without processes. Without a database it starts
     a temporary Postgres, which crashes in every other round.
