@@ -13,9 +13,10 @@ from outlive.model import Claimed, Ended
 from tests.driving.making import Queue, links, new_worker, request
 from tests.store.acting import assert_sound
 from tests.store.keyed import CUSTOMER, admitted, admitted_now, claim, make_keyed, sound, succeed
+from tests.store.ring import ring
 from tests.waiting import eventually
 
-__all__ = ["sound"]
+__all__ = ["ring", "sound"]
 
 Act = Callable[[Queue, Claimed, UUID], object]
 ACTS: dict[str, tuple[Act, int]] = {
@@ -205,3 +206,23 @@ def test_a_batch_with_very_many_keys_is_admitted_bit_by_bit(queue):
     while queue.run(store.admit_due()):
         pass
     assert queue.values("select count(*) from outlive.waiting") == [1200]
+
+
+@pytest.mark.parametrize("act", ["replace", "block"])
+def test_a_verb_that_has_waited_for_a_pause_finds_the_job_where_that_has_moved_it(ring, act):
+    """`pause` takes the job out of `waiting`, where the verb waits for it, and holds it for its key."""
+    job = ring.watcher.make(dedupe_key="a", links=links(CUSTOMER))
+    other = request(dedupe_key="a", on_conflict="replace")
+
+    def later(second: Queue) -> bool:
+        if act == "replace":
+            return second.run(store.enqueue([other], max_args_bytes=1000)) == {}
+        [change] = second.run(store.block([job], "for a while"))
+        return bool(change.changed)
+
+    with ring.first.transaction():
+        ring.first.run(store.pause_queue("default"))
+        answer = ring.start(later)
+        assert not answer.done()
+    assert answer.result()
+    assert ring.watcher.state_of(job) == ("cancelled" if act == "replace" else "blocked")

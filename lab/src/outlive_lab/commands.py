@@ -103,10 +103,9 @@ def deaths(
 @app.command()
 def pairs(
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only pairs that have this text in their name.")] = "",
-    fast: Annotated[
-        bool, typer.Option("--fast", help="A part of the pairs, in one order each: under a minute.")
-    ] = False,
-    long: Annotated[bool, typer.Option("--long", help="Also stop both statements of a pair: hours.")] = False,
+    minutes: Annotated[float, typer.Option(min=0, help="How long it lasts, unless it is long.")] = 20.0,
+    fast: Annotated[bool, typer.Option("--fast", help="Less than a minute.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Every order, also with a stop in both: many hours.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the figures to this page.")] = None,
 ) -> None:
     """Run every two statements that change a job at the same time, in many orders, and compare what they leave behind.
@@ -116,4 +115,4 @@ def pairs(
     from outlive_lab.pairs.command import Options, main
 
     with reported(debug=False):
-        raise typer.Exit(main(Options(only=only, fast=fast, long=long), report))
+        raise typer.Exit(main(Options(only=only, long=long, minutes=0.6 if fast else minutes), report))

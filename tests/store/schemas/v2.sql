@@ -2615,15 +2615,18 @@ end $$;
 
 create or replace function outlive.take_unclaimed(job uuid) returns outlive.waiting language plpgsql as $$
 -- Take a job out of its place if a worker may claim it, now or when it gets a slot of its key. Null: it may not.
+-- It looks twice: a transaction that it has waited for may have moved the job from the second place to the first.
 declare
   w outlive.waiting;
 begin
-  delete from outlive.held h where h.id = job and h.why = 'key'
-  returning h.queue, h.source, h.task, h.priority, h.ready_at, h.id, h.attempt, h.failures, h.crashes, h.losses
-  into w;
-  if not found then
+  for look in 1..2 loop
+    delete from outlive.held h where h.id = job and h.why = 'key'
+    returning h.queue, h.source, h.task, h.priority, h.ready_at, h.id, h.attempt, h.failures, h.crashes, h.losses
+    into w;
+    exit when found;
     delete from outlive.waiting t where t.id = job returning t.* into w;
-  end if;
+    exit when found;
+  end loop;
   return w;
 end $$;
 

@@ -59,6 +59,7 @@ _SCENES = {
     **dict.fromkeys(("come back", "protocol: register again", "take back"), "suspected orphaned"),
     "goodbye": "running keyed orphaned", "enqueue_plain": "waiting", "claim from the source": "sourced",
     "pause_queue": "queued keyed suspected waiting", "enqueue with the key": "queued keyed late paused",
+    "claim": "waiting queued keyed suspended caught finished ended guilty late paused scheduled opened",
     "enqueue into the batch": "running opened ended caught",
     "enqueue after (block) J": "running ended caught suspended",
 }
@@ -119,7 +120,7 @@ def _changes(found: Sequence[Any]) -> object:
 def _turn(worker: UUID, ends: Callable[[Tokens], Sequence[Ended]], *lanes: Lane) -> Acting:
     return _sent(
         lambda tokens: store.end_and_claim(worker, ends(tokens), lanes, limit=2, lease_s=LEASE_S),
-        lambda turn: (sorted(one.id for one in turn.claimed), turn.refused))
+        lambda turn: (sorted(one.id for one in turn.claimed), sorted(turn.refused)))
 
 
 def _enqueued(request: JobRequest) -> Acting:
@@ -240,7 +241,7 @@ def _of_others() -> Iterator[Action]:
     for word, links in {"into the batch": {"batch": BATCH}, "with the key": {"key": "one", "concurrency": 1}}.items():
         yield Action(f"enqueue {word}", "enqueue", _enqueued(scenes.job(new(word), **links)), of_client=True)  # type: ignore[arg-type]
     yield Action("protocol: claim", "claim", _asked(
-        "select id from outlive.claim(%(worker)s)", worker=BERT), passes=True)
+        "select id from outlive.claim(%(worker)s, 50)", worker=BERT), passes=True)
     yield Action("protocol: say goodbye", "goodbye", _asked("select outlive.goodbye(%(worker)s)"), passes=True)
     yield Action("protocol: register again", "register", _asked(
         "select from outlive.register('Emil', array['work'], formerly => %(worker)s, liveness => false)"))

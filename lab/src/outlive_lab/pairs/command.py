@@ -27,8 +27,6 @@ SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "of
 
 
 SHOWN = 20
-FAST_S, USUAL_S = 50.0, 1200.0
-"""How long a run lasts that is not long."""
 T = TypeVar("T")
 REPEATED = {"40P01": "deadlocks", "40001": "conflicts", "55P03": "locks not had in time"}
 
@@ -36,13 +34,14 @@ REPEATED = {"40P01": "deadlocks", "40001": "conflicts", "55P03": "locks not had 
 @dataclass(frozen=True, slots=True)
 class Options:
     only: str = ""
-    fast: bool = False
     long: bool = False
+    minutes: float = 20.0
+    """How long a run lasts that is not long."""
 
     @property
     def scene_s(self) -> float:
         """How long each scene is played."""
-        return inf if self.long else (FAST_S if self.fast else USUAL_S) / len(SCENES)
+        return inf if self.long else self.minutes * 60 / len(SCENES)
 
 
 @dataclass(slots=True)
@@ -168,7 +167,7 @@ def line(tally: Tally) -> str:
 
 def page(options: Options, tallies: Sequence[Tally]) -> str:
     """The report."""
-    words = " --fast" if options.fast else " --long" if options.long else ""
+    words = " --long" if options.long else f" --minutes {options.minutes:g}"
     rows = [
         f"| {one.scene} | {one.pairs:,} | {one.trials:,} | {one.repeats['40P01']:,} | {len(one.findings):,} "
         f"| {one.seconds:.0f} s |"

@@ -88,8 +88,7 @@ _BROKEN = {
     "has failed, and what it calls for that is missing": """select s.id from stated s
       where s.on_failed is not null and s.state in ('failed', 'quarantined')
         and not exists (select from outlive.jobs j where j.task = s.on_failed ->> 'task')""",
-    "is left for later": """select needed[1] from outlive.end_checks
-      union all select '00000000-0000-0000-0000-000000000000' from outlive.key_turns""",
+    "is left for later": "select needed[1] from outlive.end_checks",
     "has more failures, crashes or losses than attempts that ended so": """select c.id from (
       select id, failures, crashes, losses from outlive.waiting
       union all select id, failures, crashes, losses from outlive.running

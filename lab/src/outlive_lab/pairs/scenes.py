@@ -132,7 +132,7 @@ def register(connection: db.Connection, worker: UUID, formerly: UUID | None = No
     db.run(
         connection,
         store.register_worker(
-            worker, name=name, hostname="here", pid=1, version="1", queues=None, slots=4, secret=worker,
+            worker, name=name, hostname="here", pid=1, version="1", queues=None, slots=100, secret=worker,
             formerly=formerly,
         ),
     )  # fmt: skip

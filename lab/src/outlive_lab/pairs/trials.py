@@ -22,8 +22,19 @@ from outlive_lab.pairs.sessions import BEGUN, OPEN, Act, Actor, How, LeftWaiting
 from outlive_lab.pairs.shapes import Shape
 
 Stop = int | str | None
-ONE_CALLER = {frozenset({"restart", "keep_steps"}), frozenset({"restart", "keep_step"}), frozenset({"restart", "once"})}
-"""Statements about one attempt of which its worker sends the first after the second has been answered."""
+_ENDS = ("end_and_claim", "complete_with_records", "succeed", "fail", "complete", "restart", "suspend", "wait_in")
+_STEPS = ("keep_steps", "keep_step")
+_LOSSES = ("expire", "reap", "goodbye")
+TOLERATED = {
+    # The worker sends the end of an attempt when its steps are answered.
+    *(frozenset({end, step}) for end in (*_ENDS, "once") for step in _STEPS),
+    frozenset({"restart", "once"}),
+    # A step that is kept as its attempt is given up is kept, and does not clear the counters.
+    *(frozenset({loss, step}) for loss in _LOSSES for step in _STEPS),
+    # A job that a worker takes as it is declared dead is reaped with the others.
+    *(frozenset({"resume", death}) for death in ("give_up_silent", "declare_dead")),
+}
+"""Statements that may end in another way than one after the other."""
 RECORD = -1
 GATES = (
     *(("jobs", "id"), ("waiting", "id"), ("running", "id"), ("held", "id"), ("dedupe_keys", "id"), ("batches", "id")),
@@ -165,7 +176,7 @@ class Stage:
 
     def matters(self, first: Action, second: Action, *, thoroughly: bool) -> bool:
         """Whether both do something, or, if it is asked for, one of them does after the other."""
-        if frozenset({first.statement, second.statement}) in ONE_CALLER:
+        if frozenset({first.statement, second.statement}) in TOLERATED:
             return False
         if not first.belongs_to(self.scene.name) or not second.belongs_to(self.scene.name):
             return False
