@@ -7,7 +7,9 @@ import psycopg
 import pytest
 
 from laboratory import lab
+from outlive_lab.deaths import plan
 from outlive_lab.deaths.checker import Tables, check
+from outlive_lab.deaths.plan import Fate
 from outlive_lab.deaths.round import Round
 
 SEED = "7 1"
@@ -42,7 +44,8 @@ def test_nothing_is_lost_when_hundreds_of_workers_die(tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_an_end_without_the_token_is_found(database_url):
+def test_an_end_without_the_token_is_found(database_url, monkeypatch):
+    monkeypatch.setattr(plan, "FATES", {Fate.LATE: 9, Fate.FROZEN: 1})
     fence = "where r.token = any(tokens) and r.worker = by_worker"
     by_job = (
         "where r.id in (select q.id from outlive.running q where q.token = any(tokens) union all "

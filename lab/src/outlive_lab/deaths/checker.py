@@ -196,10 +196,12 @@ def _convictions(history: History, tables: Tables) -> Broken:
 
 
 def _early(history: History, tables: Tables) -> Broken:
-    """No attempt is taken from a worker that lives and shows it."""
+    """No attempt is taken from a worker that lives and shows it, before its lease ends."""
     for one in (one for attempts in tables.attempts.values() for one in attempts if one.outcome == "lost"):
-        life = history.lives.get(one.worker) if one.worker else None
-        if life is None or not _may_be_dead(life, one.ended_s):
+        life, seen = history.lives.get(one.worker) if one.worker else None, history.tries.get(one.token)
+        leased_s = max(one.began_s, seen.renewed_s if seen else 0.0)
+        expired = one.ended_s >= leased_s + CONFIG.lease_s - SLACK_S
+        if life is None or not (expired or _may_be_dead(life, one.ended_s)):
             yield "freed too early", one.job, f"{one}: {life}"
 
 

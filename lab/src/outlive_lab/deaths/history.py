@@ -40,6 +40,8 @@ class Try:
     sent: set[str] = field(default_factory=set)
     """The outcomes that its worker has sent."""
     accepted: str | None = None
+    renewed_s: float = 0.0
+    """When its worker sent the last renewal of its lease."""
 
 
 @dataclass(slots=True)

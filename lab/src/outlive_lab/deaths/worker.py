@@ -25,6 +25,8 @@ from outlive_lab.deaths.plan import CONFIG, SLAYERS, SOURCED, UNSOURCED, Fate, I
 NAP_S, NOTHING_S, DRAINING_S = 0.2, 0.02, 0.25
 SPARED = 0.9
 """How many innocent suspects are spared when their worker is to die. A suspect that dies often waits for minutes."""
+BEGINS = 0.7
+"""How often queued jobs begin before their worker goes on, or dies."""
 STALE = "OL002"
 
 
@@ -112,8 +114,9 @@ class Worker:
         if not await self.fleet.run(store.heartbeat(self.id, "active")):
             self.life.declared = True
             raise Killed
-        await self.fleet.run(store.renew(self.id, self.has, lease_s=CONFIG.lease_s))
         self.life.signed_s = now
+        for token in await self.fleet.run(store.renew(self.id, self.has, lease_s=CONFIG.lease_s)):
+            self.fleet.history.tries[token].renewed_s = now
 
     # Turns
 
@@ -146,7 +149,7 @@ class Worker:
         self.take(claimed, queued=queued)
         self._be_slain()
         await asyncio.sleep(self.plan.pause_s if claimed else DRAINING_S if self.fleet.draining else NOTHING_S)
-        if queued and self.has:
+        if queued and self.has and self.rng.random() < BEGINS:
             for token in await self.fleet.run(store.mark_begun(self.id, self.has)):
                 self.fleet.history.tries[token].begun = True
 
