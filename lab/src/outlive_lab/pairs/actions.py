@@ -34,6 +34,12 @@ class Action:
     of_client: bool = False
     """It may be sent in a transaction of any level of isolation."""
 
+    @property
+    def many(self) -> bool:
+        """Whether it concerns several jobs, one after the other: another statement may come between two of them, so
+        only the rules tell whether the result is right."""
+        return bool({"both", "and"} & set(self.name.split())) or self.statement == "cancel_batch"
+
     def belongs_to(self, scene: str) -> bool:
         """Whether it is of interest in this scene. Most are in all in which they do something."""
         return scene in _SCENES.get(self.name, _SCENES.get(self.statement, scene)).split()

@@ -162,14 +162,14 @@ def main(options: Options, report: Path | None = None) -> int:
 
 def line(tally: Tally) -> str:
     found = f"{len(tally.findings)} WRONG" if tally.findings else "all right"
-    return f"{tally.scene}: {tally.pairs:,} pairs, {tally.trials:,} runs, {found} ({tally.seconds:.0f} s)"
+    return f"{tally.scene}: {tally.pairs:,} pairs, {tally.played:,} orders, {found} ({tally.seconds:.0f} s)"
 
 
 def page(options: Options, tallies: Sequence[Tally]) -> str:
     """The report."""
     words = " --long" if options.long else f" --minutes {options.minutes:g}"
     rows = [
-        f"| {one.scene} | {one.pairs:,} | {one.trials:,} | {one.repeats['40P01']:,} | {len(one.findings):,} "
+        f"| {one.scene} | {one.pairs:,} | {one.played:,} | {one.repeats['40P01']:,} | {len(one.findings):,} "
         f"| {one.seconds:.0f} s |"
         for one in tallies
     ]
@@ -179,12 +179,18 @@ def page(options: Options, tallies: Sequence[Tally]) -> str:
         [
             "# Every two statements at once",
             "",
-            f"`./run pairs{words}`: {len(ACTIONS)} statements on jobs, in {len(tallies)} scenes.",
+            f"`./run pairs{words}`: {len(ACTIONS)} actions by {len({one.statement for one in ACTIONS})} statements, in "
+            f"{len(tallies)} scenes, on a machine that had other work.",
             "",
-            "| scene | pairs | runs | deadlocks, repeated | wrong | time |",
+            "A pair is two actions of which each does something in the scene. An order says where the first one stops, "
+            "at a statement inside or before its commit, while the second one runs, and at which level of isolation. A "
+            "run that is not long plays as many orders as it has time for, chosen at random: where fewer orders were "
+            "played than there are pairs, most pairs were not played.",
+            "",
+            "| scene | pairs there are | orders played | deadlocks, repeated | wrong | time |",
             "|---|---:|---:|---:|---:|---:|",
             *rows,
-            f"| all | {sum(one.pairs for one in tallies):,} | {sum(one.trials for one in tallies):,} | {dead:,} "
+            f"| all | {sum(one.pairs for one in tallies):,} | {sum(one.played for one in tallies):,} | {dead:,} "
             f"| {wrong:,} | {sum(one.seconds for one in tallies):.0f} s |",
             "",
         ]

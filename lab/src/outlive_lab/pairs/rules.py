@@ -106,7 +106,7 @@ QUERY = _PLACES + " union all ".join(
 STATES = "select 'state', j.id::text || ' ' || outlive.state_of(j.id) from outlive.jobs j"
 
 
-_FOLLOWING = {"enqueue", "enqueue_after", "unblock", "abandon"}
+_FOLLOWING = {"enqueue", "enqueue_after", "unblock", "abandon", "end_wait"}
 """Events that follow from others."""
 
 

@@ -31,6 +31,8 @@ TOLERATED = {
     frozenset({"restart", "once"}),
     # A step that is kept as its attempt is given up is kept, and does not clear the counters.
     *(frozenset({loss, step}) for loss in _LOSSES for step in _STEPS),
+    # Ends of the protocol don't wait for a source that is locked, and are not counted there.
+    *(frozenset({end, "count_outcomes"}) for end in ("succeed", "fail")),
     # A job that a worker takes as it is declared dead is reaped with the others.
     *(frozenset({"resume", death}) for death in ("give_up_silent", "declare_dead")),
 }
@@ -200,7 +202,7 @@ class Stage:
         judged = shapes.judge(ring.watcher)
         words += judged.broken
         words += self._illegal(judged.states, (first, second))
-        if answers is not None and not words:
+        if answers is not None and not words and not (first.many or second.many):
             done = (second,) if order.rolls_back else (first, second)
             told = _told([answers[1]] if order.rolls_back else answers, done)
             found = Result(self._afterwards(done), told)
