@@ -13,8 +13,8 @@ from outlive_lab.pairs.unchanging import UNCHANGING
 
 CALLED = re.compile(r"grant execute on function([^;]+?)to outlive_(?:enqueue|job|protocol);")
 SEEDED = {
-    "a retry that does not lock the job": (
-        *("retry", "order by t.id for no key update", "order by t.id", "finished: retry J / retry J"),
+    "a verb that does not look again after it has waited": (
+        *("take_unclaimed", "for look in 1..2 loop", "for look in 1..1 loop", "queued: pause the queue / block J"),
     ),
     "a signal that does not lock the job": (
         *("send", "where j.id = job for no key update", "where j.id = job", "running: suspend J / send to J"),
