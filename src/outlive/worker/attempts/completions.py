@@ -28,14 +28,15 @@ class Completions:
         self._worker, self._session, self._leases, self._outbox = worker, session, leases, outbox
         self._lease_s = lease_s
         self.pending: list[Ended] = []
+        self._some = asyncio.Event()
 
     def expect(self, end: Ended) -> None:
         self.pending.append(end)
+        self._some.set()
 
     async def run_once(self) -> None:
+        await self._some.wait()
         await asyncio.sleep(EVERY_S)
-        if not self.pending:
-            return
         ends = list(self.pending)
         tokens = [end.token for end in ends]
         committed = await self._session.run(store.ended(tokens))
@@ -53,6 +54,8 @@ class Completions:
             else:
                 continue
             self.pending.remove(end)
+        if not self.pending:
+            self._some.clear()
 
 
 def unless_completed(end: Ended) -> Ended:

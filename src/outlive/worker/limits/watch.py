@@ -21,6 +21,8 @@ from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
 
 WATCH_S = 0.05
+IDLE_S = 0.2
+"""How often it looks while the worker has nothing to do: less often than running time allows for (GAP_S)."""
 BEGIN_S = 2.0
 """A child that takes longer than this to begin its job is stuck."""
 
@@ -33,9 +35,9 @@ class Watch:
         self._sharing = SharedWatch(slots, leases)
 
     async def run_once(self) -> None:
-        await asyncio.sleep(WATCH_S)
-        now, ran_until = time.monotonic(), running_time.tick()
         slots, zygotes = self._slots, self._slots.zygotes
+        await asyncio.sleep(WATCH_S if slots.busy or slots.unplaced or slots.deferred.waiting else IDLE_S)
+        now, ran_until = time.monotonic(), running_time.tick()
         zygotes.sweep()
         zygotes.continue_stopped(now)
         zygotes.fork_ahead()
