@@ -23,12 +23,13 @@ from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.fleet.reaper import Reaper
-from outlive.worker.reporting.alerts import Alerts
+from outlive.worker.reporting.alerts import Alerts, Announcements
 from outlive.worker.reporting.monitoring import Systemd
 from outlive.worker.reporting.vitals import TURN_S, ReaperVitals
 from outlive.worker.session import Session
 from tests import faults
 from tests.driving.commands import Cli, ended, started
+from tests.driving.making import TASK, lane
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send
 from tests.waiting import aeventually, eventually
 
@@ -233,6 +234,22 @@ def test_a_loop_that_hangs_is_told_and_the_watchdog_is_left_alone(database_url, 
     with contextlib.suppress(TimeoutError):
         asyncio.run(asyncio.wait_for(Systemd(vitals).run_once(), 0.1))
     assert systemd.recv(4096) == b"STATUS=the reap loop has begun no turn for 121 s"
+
+
+def test_a_task_that_keeps_crashing_is_told_also_while_each_tick_has_another_alert(database_url, queue, caplog):
+    queue.register_task(max_crashes=100)
+    queue.make_many(5, TASK)
+    queue.end(*(Ended(one.token, Outcome.CRASHED, after_s=0.0) for one in queue.claim([lane(TASK)])))
+
+    async def announce() -> None:
+        session = Session(database_url)
+        announcements = Announcements(session, config.load(flags={"on_quarantine": "true"}), Alerts())
+        announcements.untold.set()
+        await announcements.run_once()
+        await session.close()
+
+    asyncio.run(announce())
+    assert f"task {TASK} keeps crashing" in caplog.text
 
 
 def test_metrics_without_prometheus_client_are_refused_with_what_to_install(database_url):

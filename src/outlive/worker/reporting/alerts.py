@@ -149,7 +149,7 @@ class Announcements:
         if self.untold.is_set():
             self.untold.clear()
             await self.each_second()
-        elif self.has_command:
+        if self.has_command:
             await self.crashing_tasks()
 
     async def each_second(self) -> None:
