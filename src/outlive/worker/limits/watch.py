@@ -22,7 +22,7 @@ from outlive.worker.reporting import job_log
 
 WATCH_S = 0.05
 IDLE_S = 0.2
-"""How often it looks while the worker has nothing to do: less often than running time allows for (GAP_S)."""
+"""How often it looks while the worker has nothing to do. It must be less than GAP_S (running_time.py)."""
 BEGIN_S = 2.0
 """A child that takes longer than this to begin its job is stuck."""
 
