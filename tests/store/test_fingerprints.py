@@ -6,6 +6,8 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from outlive import store
 from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import Outcome, State
@@ -163,19 +165,40 @@ def test_kills_are_remembered_when_the_killer_was_pruned_and_forgotten_when_they
     assert convict(queue, claimed(queue)) == []
 
 
-def test_releasing_the_same_killers_in_opposite_order_does_not_deadlock(queue, ring):
-    ids = sorted(new_job_id() for _ in range(4))
-    for id, args in zip(ids, (b"[1]", b"[2]", b"[2]", b"[1]"), strict=True):
-        queue.make(options={"max_crashes": 1}, id=id, args=args)
-    for one in queue.claim(limit=4):
-        end_by(queue, ANNA, one.token, "crash")
-    with ring.first.transaction():
-        ring.first.run(store.release([ids[0]]))
-        answer = ring.start(lambda second: second.run(store.release([ids[2], ids[3]])))
-        ring.first.run(store.release([ids[1]]))
+def killers(queue: Queue, *args: bytes) -> list[UUID]:
+    """Make quarantined jobs."""
+    ids = sorted(new_job_id() for _ in args)
+    for id, one in zip(ids, args, strict=True):
+        queue.make(options={"max_crashes": 1}, id=id, args=one)
+    for claimed in queue.claim(limit=len(args)):
+        end_by(queue, ANNA, claimed.token, "crash")
+    return ids
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_release_forgets_crashes_that_another_release_has_locked(queue, ring, commits):
+    ids = killers(queue, b"[1]", b"[2]", b"[2]", b"[1]")
+    with ring.first.transaction(force_rollback=not commits):
+        ring.first.run(store.release(ids[:2]))
+        answer = ring.start(lambda second: second.run(store.release(ids[2:])))
     answer.result(timeout=10)
     assert queue.count("crashes") == 0
-    assert {queue.state_of(id) for id in ids} == {State.PENDING}
+    first = State.PENDING if commits else State.QUARANTINED
+    assert [queue.state_of(id) for id in ids] == [first, first, State.PENDING, State.PENDING]
+
+
+def test_releases_of_the_same_killers_forget_them_in_one_order(queue, ring):
+    ids = killers(queue, b"[1]", b"[2]", b"[2]", b"[1]")
+    with ring.watcher.transaction():
+        held = ring.watcher.execute(
+            "select job_id from outlive.crashes order by task, fingerprint, token limit 1 for update"
+        ).fetchone()
+        answer = ring.start(lambda second: second.run(store.release(ids)))
+        assert held is not None
+        for id in {*ids} - {held[0]}:  # It holds no other crash as it waits for the first one.
+            ring.first.execute("select from outlive.crashes where job_id = %s for update nowait", [id])
+    assert [one.changed for one in answer.result(timeout=10)] == [True] * 4
+    assert queue.count("crashes") == 0
 
 
 # A task that keeps crashing.

@@ -16,8 +16,8 @@
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
 -- then `dedupe_keys` by task and key, then `waiting` by id, `running` by token, `held` by id, then `dependencies`.
--- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
--- come last, and then what a callback of a batch needs.
+-- Claims skip locked rows. A firing locks its row of `schedules` before all of these. A release locks `crashes` by
+-- their key after them. Rows of `batches`, by id, come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
 -- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
 -- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that
@@ -2771,32 +2771,36 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- A job that waits for others waits no more.
 declare
   quarantined uuid[] := '{}';
+  freed uuid[] := '{}';
 begin
   ids := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
   perform from outlive.held h where h.id = any(ids) order by h.id for update;
   foreach id in array ids loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
-    with freed as (
+    with taken as (
       delete from outlive.held h where h.id = release.id and h.why not in ('key', 'suspended') returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
-    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
+    select t.queue, t.source, t.task, t.priority, outlive.now(), t.id, t.attempt, t.failures from taken t;
     changed := found;
     state := outlive.state_of(id);
     note := case when not changed then
       case state when 'suspended' then 'it waits, as its code says' else 'it is not held' end end;
     if changed then
       update outlive.dependencies d set met = true where d.job_id = release.id and not d.met;
-      -- A crash that is locked is being deleted by another release, so two batches never deadlock.
-      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
-        select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
-          and l.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))
-        where j.id = release.id for update of l skip locked);
       perform outlive.requeue_keyed(array[id], array[id]);
       perform outlive.wake();
+      freed := freed || id;
     end if;
     return next;
   end loop;
+  -- It waits for another release of the same crashes, which may be rolled back.
+  with forgiven as (
+    select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
+      and l.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))
+    where j.id = any(freed) order by l.task, l.fingerprint, l.token for update of l)
+  delete from outlive.crashes c using forgiven f
+  where c.task = f.task and c.fingerprint = f.fingerprint and c.token = f.token;
   perform outlive.uncount_in_batches(quarantined, 'quarantined');
 end $$;
 

@@ -16,8 +16,8 @@
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
 -- then `dedupe_keys` by task and key, then `waiting` by id, `running` by token, `held` by id, then `dependencies`.
--- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
--- come last, and then what a callback of a batch needs.
+-- Claims skip locked rows. A firing locks its row of `schedules` before all of these. A release locks `crashes` by
+-- their key after them. Rows of `batches`, by id, come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
 -- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
 -- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that

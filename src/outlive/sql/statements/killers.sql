@@ -153,6 +153,9 @@ returning t.name as task, bad.jobs, bad.crashes, bad.last_at;
 
 -- name: prune_crashes
 -- Delete crashes that are old enough, by what the worker of their task has registered; :keep_s is for tasks that
--- none has.
-delete from outlive.crashes c where c.at < outlive.now() - interval '1 second' * least(1e10, coalesce(
-  (select t.app_keep_failed_s from outlive.tasks t where t.name = c.task), :keep_s::double precision));
+-- none has. Those that a release has locked are left to it.
+delete from outlive.crashes d where (d.task, d.fingerprint, d.token) in (
+  select c.task, c.fingerprint, c.token from outlive.crashes c
+  where c.at < outlive.now() - interval '1 second' * least(1e10, coalesce(
+    (select t.app_keep_failed_s from outlive.tasks t where t.name = c.task), :keep_s::double precision))
+  for update skip locked);
