@@ -28,7 +28,10 @@ HOSTED = 225
 CONNECTIONS = 3
 SETTLE_S = 8.0
 POLL_S = 0.01
+STARTING = 8
+"""How many real workers start at the same time."""
 HALF_FROM = 100
+"""From this size on, half of the fleet is killed at once."""
 _STANDING = """
 select count(*) from outlive.workers k join outlive.liveness l on l.worker = k.id where k.state = 'active'
 """
@@ -70,13 +73,15 @@ class Fleet:
         self._until(lambda: self._count(_DEAD) > before, 60, "it is declared dead")
         return time.monotonic() - began_s
 
-    def deaths_s(self, idle: int) -> float:
-        """Kill so many idle workers at once. Returns how long it takes until all of them are declared dead."""
+    def deaths_s(self, half: int) -> float:
+        """Kill so many at once, real and idle ones. Returns how long it takes until all are declared dead."""
+        hosts = self.hosts[: half // HOSTED]
+        real = self.real[: half - HOSTED * len(hosts)]
         before = self._count(_DEAD)
         began_s = time.monotonic()
-        for host in self.hosts[: idle // HOSTED]:
-            host.process.kill()
-        self._until(lambda: self._count(_DEAD) >= before + idle, 120, "all are declared dead")
+        for program in (*hosts, *real):
+            program.process.kill()
+        self._until(lambda: self._count(_DEAD) >= before + half, 120, "all are declared dead")
         return time.monotonic() - began_s
 
     def load(self, seconds: float) -> tuple[float, float, int]:
@@ -123,12 +128,13 @@ def fleet(run: Run) -> Iterator[Figure]:
 
 def _measured(run: Run, fleet: Fleet, size: int) -> Iterator[Figure]:
     real = min(size, run.sizes.real_workers)
-    hosts = -(-(size - real) // HOSTED)
     try:
-        for n in range(hosts):
-            fleet.start_idle((size - real) // hosts + (n < (size - real) % hosts))
-        for _ in range(real):
-            fleet.start_real()
+        for n in range(0, size - real, HOSTED):
+            fleet.start_idle(min(HOSTED, size - real - n))
+        for n in range(0, real, STARTING):
+            fleet.await_size(size - real + n)
+            for _ in range(min(STARTING, real - n)):
+                fleet.start_real()
         fleet.await_size(size)
         time.sleep(SETTLE_S)
         loads = [fleet.load(5 * run.sizes.seconds) for _ in range(run.sizes.samples)]
@@ -145,21 +151,15 @@ def _measured(run: Run, fleet: Fleet, size: int) -> Iterator[Figure]:
             yield Figure("fleet", f"{name}: until a death is noticed", "s", took_s, bound=Bound("at most", 2.0))
             last_s = sorted(took_s)[-1 - len(took_s) // 100]
             yield Figure("fleet", f"{name}: the same, p99", "s", [last_s], bound=Bound("at most", 2.0))
-        if hosts > 1:
-            half = hosts // 2 * HOSTED
-            yield Figure(
-                "fleet",
-                f"{name}: until {half} deaths at once are",
-                "s",
-                [fleet.deaths_s(half)],
-                bound=Bound("at most", 5.0),
-            )
+        if size >= HALF_FROM:
+            name, most = f"{name}: until {size // 2} deaths at once are", Bound("at most", 5.0)
+            yield Figure("fleet", name, "s", [fleet.deaths_s(size // 2)], bound=most)
     finally:
         fleet.end()
 
 
 def _deaths(run: Run, fleet: Fleet, size: int) -> Iterator[float]:
-    for _ in range(run.sizes.kills):
+    for _ in range(min(run.sizes.kills, max(3, size // 10))):
         yield fleet.death_s()
         fleet.start_real()
         fleet.await_size(size)

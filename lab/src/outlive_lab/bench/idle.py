@@ -29,9 +29,11 @@ from outlive_lab.bench import jobs
 
 TASKS = [jobs.warm.name, jobs.fresh.name]
 SLOTS = SimpleNamespace(tasks=dict.fromkeys(TASKS), queues=None)
+STARTING = 8
+"""How many start at the same time. More of them would take so long that others declare some dead meanwhile."""
 
 
-async def idle(url: str, number: int) -> None:
+async def idle(url: str, number: int, starting: asyncio.Semaphore) -> None:
     me, config, wake = Identity(f"idle-{number}", 1, None), Config(), Wakeup()
     liveness = Liveness(me.id, url, wake.notify)
     live, hot, session = liveness.session, Session(url, db.CLAIMS), Session(url)
@@ -41,11 +43,12 @@ async def idle(url: str, number: int) -> None:
         me.id, live, config.heartbeat_s, on_declared_dead=_ended, on_drain=_ended, on_reload=_ended,
         on_set=lambda *_: None, reload_error=lambda: None,
     )  # fmt: skip
-    await session.run(me.registering(config))
-    await session.run(store.tell_tasks(me.id, TASKS, app="outlive_lab.bench.jobs:app"))
-    await liveness.show()
-    await hot.run(store.sleep(me.id))
-    await session.close()  # A watcher opens it again.
+    async with starting:
+        await session.run(me.registering(config))
+        await session.run(store.tell_tasks(me.id, TASKS, app="outlive_lab.bench.jobs:app"))
+        await liveness.show()
+        await hot.run(store.sleep(me.id))
+        await session.close()  # A watcher opens it again.
 
     async def search() -> None:
         wake.clear()
@@ -75,7 +78,8 @@ def _ended() -> None:
 
 
 async def _all(url: str, count: int) -> None:
-    await asyncio.gather(*(idle(url, number) for number in range(count)))
+    starting = asyncio.Semaphore(STARTING)
+    await asyncio.gather(*(idle(url, number, starting) for number in range(count)))
 
 
 if __name__ == "__main__":
