@@ -120,6 +120,18 @@ def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(queue,
     assert absent(queue) == {ANNA: KEY}
 
 
+def test_a_check_of_all_locks_costs_the_fleet_and_not_its_square_whatever_it_was_planned_for(queue, connect):
+    fleet = connect()
+    fleet.execute("select pg_advisory_lock(n) from generate_series(1, 500) n")
+    fleet.execute("""
+        insert into outlive.liveness
+        select gen_random_uuid(), n, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
+        from generate_series(1, 500) n, pg_stat_get_activity(pg_backend_pid()) a""")
+    queue.execute("set enable_hashjoin = off; set enable_mergejoin = off")  # As for a table that was empty.
+    nodes = queue.plan(store.absent().text, ())
+    assert max((one["Actual Rows"] + one.get("Rows Removed by Filter", 0)) * one["Actual Loops"] for one in nodes) < 5e3
+
+
 CRASH = "truncate outlive.liveness"  # What a crash does to an unlogged table.
 RESTART = "update outlive.liveness set postmaster_started = postmaster_started - interval '1 hour'"
 UNSEEN = 0

@@ -341,12 +341,13 @@ where not exists (select from outlive.queues p where p.name = q.name and p.pause
 -- session in which the worker took it; the same key in another session proves nothing. A role that may not see
 -- when other sessions started assumes that it is the right one.
 create view outlive.missing_locks as
-with locked as materialized (
-  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
-  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
-  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
 select l.worker, l.key from outlive.liveness l
-where l.postmaster_started = pg_postmaster_start_time() and not exists (
-  select from locked k
-  where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));
+where l.postmaster_started = pg_postmaster_start_time() and (
+  -- Two hashed lookups, whatever the statistics say: a join was planned for a small fleet, and took its square.
+  ((l.key, l.backend_pid) in (
+    select k.classid::bigint << 32 | k.objid::bigint, k.pid from pg_locks k
+    where k.locktype = 'advisory' and k.objsubid = 1 and k.granted and k.pid is not null
+      and k.database = (select d.oid from pg_database d where d.datname = current_database()))) is false
+  or ((l.backend_pid, l.backend_started) in (
+    select pg_stat_get_backend_pid(b.id), pg_stat_get_backend_start(b.id)
+    from pg_stat_get_backend_idset() b(id))) is false);
