@@ -1,6 +1,7 @@
 """The commands bench, gameday, deaths and pairs. Each imports its code when it runs."""
 
 import secrets
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -103,16 +104,18 @@ def deaths(
 @app.command()
 def pairs(
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only pairs that have this text in their name.")] = "",
-    minutes: Annotated[float, typer.Option(min=0, help="How long it lasts, unless it is long.")] = 20.0,
-    fast: Annotated[bool, typer.Option("--fast", help="Less than a minute.")] = False,
-    long: Annotated[bool, typer.Option("--long", help="Every order, also with a stop in both: many hours.")] = False,
+    minutes: Annotated[float, typer.Option(min=0, help="How long it lasts at most.")] = inf,
+    long: Annotated[bool, typer.Option("--long", help="Also with a stop in both, and triples: many hours.")] = False,
+    seed: Annotated[int, typer.Option(help="What is played first.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="How many pairs are played at the same time.")] = 2,
+    state: Annotated[Path | None, typer.Option(help="Keep here what was played; the next run goes on.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the figures to this page.")] = None,
 ) -> None:
-    """Run every two statements that change a job at the same time, in many orders, and compare what they leave behind.
+    """Run every two statements that change a job at the same time, in all orders, and compare what they leave behind.
 
     Example: ./run pairs --only "cancel J / succeed J"
     """
     from outlive_lab.pairs.command import Options, main
 
     with reported(debug=False):
-        raise typer.Exit(main(Options(only=only, long=long, minutes=0.6 if fast else minutes), report))
+        raise typer.Exit(main(Options(only, long, minutes, seed, processes, state), report))

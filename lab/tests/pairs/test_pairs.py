@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from outlive import db, sql
 from outlive_lab.pairs import cuts
 from outlive_lab.pairs.actions import ACTIONS
-from outlive_lab.pairs.command import Options, play, theatre
+from outlive_lab.pairs.command import Company, Options, shares, theatre
 from outlive_lab.pairs.unchanging import UNCHANGING
 
 CALLED = re.compile(r"grant execute on function([^;]+?)to outlive_(?:enqueue|job|protocol);")
@@ -55,6 +56,12 @@ def test_a_cut_stands_before_each_statement_that_names_a_table():
     )
 
 
+def findings(url: str, pair: str) -> list[str]:
+    options = Options(only=pair)
+    with closing(Company(url, options)) as company:
+        return [finding for share in shares(options) for finding in company.play(share).findings]
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", SEEDED)
 def test_what_is_broken_on_purpose_is_found(url, what):
@@ -63,9 +70,9 @@ def test_what_is_broken_on_purpose_is_found(url, what):
     with db.connect(url) as connection:
         [[right]] = connection.execute(query, [function]).fetchall()
         assert old in right
-        assert play(url, pair.partition(":")[0], Options(only=pair)).findings == []
+        assert findings(url, pair) == []
         connection.execute(right.replace(old, new, 1).encode())
         try:
-            assert play(url, pair.partition(":")[0], Options(only=pair)).findings != []
+            assert findings(url, pair) != []
         finally:
             connection.execute(right.encode())

@@ -1,19 +1,26 @@
-"""The command: build the scenes on a temporary server, play every pair, and tell what was found."""
+"""The command: play every pair in shares, several at a time, keep what was played, and tell what was found."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
+import multiprocessing
+import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
-from outlive import db, migrate
+import msgspec
+import psycopg.conninfo
+
+from outlive import db, migrate, sql
+from outlive.errors import ConfigError
 from outlive.temporary.program import stopped_by_sigterm
 from outlive.temporary.server import temporary_home, temporary_server
 from outlive_lab.gameday.report import progress
@@ -21,47 +28,57 @@ from outlive_lab.pairs import cuts, shapes
 from outlive_lab.pairs.actions import ACTIONS, Action
 from outlive_lab.pairs.scenes import BUILT, PLAYED, SCENES, Scene
 from outlive_lab.pairs.sessions import OPEN, Ring, connect
-from outlive_lab.pairs.trials import Finding, Order, Stage
+from outlive_lab.pairs.trials import Order, Stage
 
 SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "5s"}
+ROUNDS = {"once": "each pair once", "all": "all other orders", "both": "a stop in both", "triples": "triples"}
+"""Each round is begun when the one before is over. The last two are for the long run."""
+FOUND = (
+    "queued: pause the queue / block J",
+    "queued: pause the queue / replace J",
+    "caught: release J / release K",
+    "suspended: give up silent / claim J",
+)
+"""The pairs in which something was found. In the long run a third action joins them."""
 
 
-SHOWN = 20
-T = TypeVar("T")
-REPEATED = {"40P01": "deadlocks", "40001": "conflicts", "55P03": "locks not had in time"}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     only: str = ""
     long: bool = False
-    minutes: float = 20.0
-    """How long a run lasts that is not long."""
-
-    @property
-    def scene_s(self) -> float:
-        """How long each scene is played."""
-        return inf if self.long else self.minutes * 60 / len(SCENES)
+    minutes: float = inf
+    seed: int = 1
+    processes: int = 2
+    state: Path | None = None
+    """Where the shares are kept that were played. A run that finds some there goes on after them."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What was played in a scene."""
+class Share(NamedTuple):
+    """The pairs of an action in a scene with those that come after it in the list, either of them first."""
 
+    round: str
     scene: str
-    actions: int = 0
+    action: str
+
+
+class Tally(msgspec.Struct):
+    """What was played of a share."""
+
+    share: Share
     pairs: int = 0
-    played: int = 0
-    trials: int = 0
+    orders: int = 0
     seconds: float = 0.0
-    repeats: Counter[str] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    whole: bool = False
+    repeats: Counter[str] = msgspec.field(default_factory=Counter)
+    findings: list[str] = []
 
 
 @contextmanager
 def theatre() -> Iterator[str]:
-    """The address of a scratch database with every scene."""
+    """The address of a scratch database, in which functions have cuts."""
     with temporary_home("pairs") as home, temporary_server(home, SETTINGS) as url:
+        with db.connect(url) as connection:
+            connection.execute("create database pairs")
+        url = psycopg.conninfo.make_conninfo(url, dbname="pairs")
         with db.connect(url) as connection:
             migrate.migrate(connection)
             cuts.install(connection)
@@ -69,19 +86,75 @@ def theatre() -> Iterator[str]:
         yield url
 
 
-def build(url: str, name: str) -> Scene:
-    """Build a scene and keep it."""
-    made = {one.__name__: one for one in SCENES}
-    with connect(url, BUILT.isoformat()) as connection, connect(url, BUILT.isoformat()) as other:
-        shapes.clear(connection)
-        scene = Scene(name, connection, other)
-        made[name](scene)
-        shapes.keep(connection, name)
-    return scene
+class Company:
+    """The sessions of one process, in a database, and its scenes, each built when it is first played."""
+
+    def __init__(self, url: str, options: Options) -> None:
+        self.url, self.options = url, options
+        self.ring = Ring(url, PLAYED.isoformat())
+        self.stages: dict[str, Stage] = {}
+
+    def close(self) -> None:
+        self.ring.close()
+
+    def stage(self, name: str) -> Stage:
+        if name not in self.stages:
+            made = {one.__name__: one for one in SCENES}
+            with connect(self.url, BUILT.isoformat()) as connection, connect(self.url, BUILT.isoformat()) as other:
+                shapes.clear(connection)
+                scene = Scene(name, connection, other)
+                made[name](scene)
+                shapes.keep(connection, name)
+            self.stages[name] = Stage(scene, self.ring)
+        return self.stages[name]
+
+    def play(self, share: Share, until: float = inf) -> Tally:
+        """Play a share to its end, unless the time is over before."""
+        tally, began = Tally(share), time.monotonic()
+        if began > until:
+            return tally
+        stage = self.stage(share.scene)
+        stage.repeats = tally.repeats
+        for actions in self._played(stage, share):
+            tally.pairs += 1
+            for order in self._orders(stage, actions, share.round):
+                if time.monotonic() > until:
+                    return tally
+                if finding := stage.play(actions, order):
+                    tally.findings.append(str(finding))
+                tally.orders += 1
+                tally.seconds = time.monotonic() - began
+        stage.forget()
+        tally.whole = True
+        return tally
+
+    def _played(self, stage: Stage, share: Share) -> Iterator[Sequence[Action]]:
+        """The pairs of a share of which both do something, in the long run also one after the other; its triples."""
+        for first, second in pairs(share, self.options):
+            acting = stage.acts(first), stage.acts(second)
+            if share.round == "triples":
+                yield from ((first, second, third) for third in ACTIONS if stage.acts(third))
+            elif all(acting) or (share.round == "both" and any(acting) and stage.matters(first, second)):
+                yield first, second
+
+    def _orders(self, stage: Stage, actions: Sequence[Action], round: str) -> list[Order]:
+        first, second, *_ = actions
+        every = list(one_stop(stage, first, second))
+        random.Random(f"{self.options.seed} {first.name} / {second.name}").shuffle(every)
+        match round:
+            case "once":
+                return every[:1]
+            case "all":
+                return every[1:]
+            case "both":
+                both = stage.acts(first) and stage.acts(second)
+                return [*stops_in_both(stage, first, second), *([] if both else every)]
+            case _:
+                return every
 
 
-def orders(stage: Stage, first: Action, second: Action, options: Options) -> Iterator[Order]:
-    """Every order of a pair: with one stop, and in the long run with a stop in each."""
+def one_stop(stage: Stage, first: Action, second: Action) -> Iterator[Order]:
+    """Every order of a pair in which one of them stops."""
     for stop in stage.stops(first, serializable=False):
         yield Order(stop)
     yield Order(OPEN, rolls_back=True)
@@ -90,108 +163,149 @@ def orders(stage: Stage, first: Action, second: Action, options: Options) -> Ite
         for stop in stage.stops(first, serializable=first.of_client):
             if first.of_client or stop == OPEN:
                 yield Order(stop, serializable=levels)
-    if options.long:
-        for gate in stage.gates(first):
-            yield Order(None, gate=gate)
-        both = itertools.product(stage.stops(first, False), stage.stops(second, False))
-        for (one, two), later in itertools.product(both, (False, True)):
-            yield Order(one, two, second_first=later)
 
 
-def play(url: str, name: str, options: Options, see: Callable[[float], None] = lambda _: None) -> Tally:
-    """Play pairs in a scene: all, or as many as there is time for, each pair once before any is played twice."""
-    scene = build(url, name)
-    ring = Ring.at(url, PLAYED.isoformat())
-    tally, began = Tally(name), time.monotonic()
-    try:
-        stage = Stage(scene, ring)
-        left = {}
-        for first, second in _pairs(name, options):
-            if stage.matters(first, second, thoroughly=options.long):
-                left[first, second] = iter(
-                    _shuffled(orders(stage, first, second, options), f"{first.name}{second.name}")
-                )
-        tally.pairs = len(left)
-        while left:
-            for pair, some in list(left.items()):
-                over = (time.monotonic() - began) / options.scene_s
-                see(over)
-                if over > 1:
-                    left.clear()
-                    break
-                if (order := next(some, None)) is None:
-                    del left[pair]
-                elif finding := stage.play(*pair, order):
-                    tally.findings.append(finding)
-                tally.played += order is not None
-        tally.trials, tally.repeats = stage.trials, stage.repeats
-    finally:
-        ring.close()
-    tally.seconds = time.monotonic() - began
-    return tally
+def stops_in_both(stage: Stage, first: Action, second: Action) -> Iterator[Order]:
+    for gate in stage.gates(first):
+        yield Order(None, gate=gate)
+    both = itertools.product(stage.stops(first, False), stage.stops(second, False))
+    for (one, two), later in itertools.product(both, (False, True)):
+        yield Order(one, two, second_first=later)
 
 
-def _shuffled(found: Iterable[T], seed: str) -> list[T]:
-    some = list(found)
-    random.Random(seed).shuffle(some)
-    return some
+def pairs(share: Share, options: Options) -> Iterator[tuple[Action, Action]]:
+    """Each pair of a share in both orders, which end alike one after the other."""
+    names = [action.name for action in ACTIONS]
+    here = [action for action in ACTIONS if action.belongs_to(share.scene)]
+    for one in (action for action in here if action.name == share.action):
+        for other in here:
+            if names.index(other.name) >= names.index(one.name):
+                for first, second in dict.fromkeys([(one, other), (other, one)]):
+                    name = f"{share.scene}: {first.name} / {second.name}"
+                    if options.only in name and (share.round != "triples" or name in FOUND):
+                        yield first, second
 
 
-def _pairs(scene: str, options: Options) -> list[tuple[Action, Action]]:
-    every = itertools.product(ACTIONS, repeat=2)
-    found = [(one, two) for one, two in every if options.only in f"{scene}: {one.name} / {two.name}"]
-    return _shuffled(found, scene)
+def shares(options: Options) -> list[Share]:
+    found = []
+    for round in list(ROUNDS)[: None if options.long else 2]:
+        scenes = (one.__name__ for one in SCENES)
+        some = itertools.starmap(Share, itertools.product([round], scenes, (action.name for action in ACTIONS)))
+        played = [share for share in some if next(pairs(share, options), None)]
+        random.Random(options.seed).shuffle(played)
+        found += played
+    return found
+
+
+_company: Company
+
+
+def _enter(url: str, options: Options) -> None:
+    """Begin a process: it plays in a database of its own."""
+    global _company
+    name = f"pairs_{os.getpid()}"
+    with db.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres")) as connection:
+        connection.execute(f"create database {name} template pairs".encode())
+    _company = Company(psycopg.conninfo.make_conninfo(url, dbname=name), options)
+
+
+def _play(share: Share, until: float) -> Tally:
+    return _company.play(share, until)
+
+
+def kept(options: Options) -> list[Tally]:
+    """What earlier runs have played. The file begins with what must not change between them."""
+    if options.state is None:
+        return []
+    digest = hashlib.sha256("".join([migrate.script(), *sql.texts().values()]).encode()).hexdigest()[:16]
+    head = f"seed {options.seed}, statements {digest}, only {options.only!r}"
+    if not options.state.exists():
+        options.state.write_text(head + "\n", encoding="utf-8")
+    first, *lines = options.state.read_text(encoding="utf-8").splitlines()
+    if first != head:
+        raise ConfigError(f"{options.state} is of a run with {first}, and this one has {head}: name another file")
+    return [msgspec.json.decode(line, type=Tally) for line in lines]
 
 
 def main(options: Options, report: Path | None = None) -> int:
     """0 if every pair is right, 1 if one is not."""
-    names = [one.__name__ for one in SCENES]
-    tallies: list[Tally] = []
-    with stopped_by_sigterm(), theatre() as url, progress() as shown:
-        for number, name in enumerate(names):
-            tallies.append(
-                play(url, name, options, lambda part: shown.see((number + part) / len(names), lambda: name))  # noqa: B023
-            )
-            shown.say(line(tallies[-1]))
-            for finding in tallies[-1].findings[:SHOWN]:
-                shown.say("\n    ".join((f"  {finding.first} / {finding.second}: {finding.order}", *finding.words)))
+    tallies = kept(options)
+    every = shares(options)
+    left = [share for share in every if share not in {tally.share for tally in tallies}]
+    until = time.monotonic() + options.minutes * 60
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        stopped_by_sigterm(),
+        theatre() as url,
+        progress() as shown,
+        spawn.Pool(options.processes, _enter, (url, options)) as pool,
+    ):
+        for tally in pool.imap_unordered(functools.partial(_play, until=until), left):
+            tallies.append(tally)
+            for finding in tally.findings:
+                shown.say(finding)
+            if tally.whole and options.state:
+                with options.state.open("ab") as file:
+                    file.write(msgspec.json.encode(tally) + b"\n")
+            shown.see(len(tallies) / len(every), lambda: line(tallies, every))
+    print(line(tallies, every))
     if report is not None:
-        report.write_text(page(options, tallies), encoding="utf-8")
+        report.write_text(page(options, tallies, every), encoding="utf-8")
     return int(any(tally.findings for tally in tallies))
 
 
-def line(tally: Tally) -> str:
-    found = f"{len(tally.findings)} WRONG" if tally.findings else "all right"
-    return f"{tally.scene}: {tally.pairs:,} pairs, {tally.played:,} orders, {found} ({tally.seconds:.0f} s)"
+def line(tallies: Sequence[Tally], every: Sequence[Share]) -> str:
+    whole, wrong = sum(tally.whole for tally in tallies), sum(len(tally.findings) for tally in tallies)
+    orders = sum(tally.orders for tally in tallies)
+    return f"{whole:,} of {len(every):,} shares, {orders:,} orders, {f'{wrong} WRONG' if wrong else 'all right'}"
 
 
-def page(options: Options, tallies: Sequence[Tally]) -> str:
+def page(options: Options, tallies: Sequence[Tally], every: Sequence[Share]) -> str:
     """The report."""
-    words = " --long" if options.long else f" --minutes {options.minutes:g}"
-    rows = [
-        f"| {one.scene} | {one.pairs:,} | {one.played:,} | {one.repeats['40P01']:,} | {len(one.findings):,} "
-        f"| {one.seconds:.0f} s |"
-        for one in tallies
-    ]
-    dead = sum(one.repeats["40P01"] for one in tallies)
-    wrong = sum(len(one.findings) for one in tallies)
+    words = " --long" if options.long else ""
+    scenes = sorted({share.scene for share in every})
+    rounds = list(dict.fromkeys(share.round for share in every))
+    rows = [_row(name, [one for one in tallies if one.share.scene == name], rounds) for name in scenes]
+    over = [_share_of(round, tallies, every) for round in rounds]
+    findings = [f"- {finding}" for tally in tallies for finding in tally.findings]
     return "\n".join(
         [
             "# Every two statements at once",
             "",
-            f"`./run pairs{words}`: {len(ACTIONS)} actions by {len({one.statement for one in ACTIONS})} statements, in "
-            f"{len(tallies)} scenes, on a machine that had other work.",
+            f"`./run pairs{words} --seed {options.seed}`: {len(ACTIONS)} actions by "
+            f"{len({one.statement for one in ACTIONS})} statements, in {len(scenes)} scenes, on a machine that had "
+            "other work.",
             "",
             "A pair is two actions of which each does something in the scene. An order says where the first one stops, "
-            "at a statement inside or before its commit, while the second one runs, and at which level of isolation. A "
-            "run that is not long plays as many orders as it has time for, chosen at random: where fewer orders were "
-            "played than there are pairs, most pairs were not played.",
+            "at a statement inside or before its commit, while the second one runs, and at which level of isolation. "
+            "First each pair is played in one order, chosen by the seed, then in all others. A long run also stops "
+            "both, locks rows in the way of the first, and lets a third action join where a pair was once wrong. What "
+            "is not played yet is not counted: the run was over when its time was, or goes on later.",
             "",
-            "| scene | pairs there are | orders played | deadlocks, repeated | wrong | time |",
-            "|---|---:|---:|---:|---:|---:|",
+            *over,
+            "",
+            f"| scene | pairs | {' | '.join(ROUNDS[round] for round in rounds)} | deadlocks, repeated | wrong | time |",
+            f"|---|---:|{'---:|' * len(rounds)}---:|---:|---:|",
             *rows,
-            f"| all | {sum(one.pairs for one in tallies):,} | {sum(one.played for one in tallies):,} | {dead:,} "
-            f"| {wrong:,} | {sum(one.seconds for one in tallies):.0f} s |",
+            _row("all", tallies, rounds),
             "",
+            *(["## Wrong", "", *findings, ""] if findings else []),
         ]
     )
+
+
+def _row(name: str, tallies: Sequence[Tally], rounds: Sequence[str]) -> str:
+    orders = Counter[str]()
+    for one in tallies:
+        orders[one.share.round] += one.orders
+    pairs = sum(one.pairs for one in tallies if one.share.round == "once")
+    counts = [pairs, *(orders[round] for round in rounds), sum(one.repeats["40P01"] for one in tallies)]
+    wrong = sum(len(one.findings) for one in tallies)
+    cells = [name, *(f"{count:,}" for count in (*counts, wrong)), f"{sum(one.seconds for one in tallies):.0f} s"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _share_of(round: str, tallies: Sequence[Tally], every: Sequence[Share]) -> str:
+    there = sum(share.round == round for share in every)
+    done = sum(one.whole for one in tallies if one.share.round == round)
+    return f"- {ROUNDS[round]}: {'all' if done == there else f'{done:,} of {there:,}'} shares were played to their end"

@@ -1,4 +1,4 @@
-"""Two sessions that act, each in a thread, and one that watches them and lets them go on."""
+"""Sessions that act, each in a thread, and one that watches them and lets them go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -30,8 +30,7 @@ SOON_S = 0.003
 PATIENCE_S = 20.0
 _STOP_AT = "select set_config('pairs.stop_at', %s, false), setval('pairs.passed_' || %s, 1, false)"
 _WAITS = """
-select a.pid from pg_stat_activity a
-where a.pid = any(%s) and (cardinality(pg_blocking_pids(a.pid)) > 0 or a.wait_event = 'PgSleep')
+select cardinality(pg_blocking_pids(a.pid)) > 0 or a.wait_event = 'PgSleep' from pg_stat_get_activity(%s) a
 """
 
 
@@ -135,26 +134,19 @@ class Actor:
         return answer
 
 
-@dataclass(slots=True)
 class Ring:
-    """The two sessions, and the watching one, which also holds what they stop at."""
+    """The sessions that act, and the watching one, which also holds what they stop at."""
 
-    first: Actor
-    second: Actor
-    watcher: db.Connection
-    keeper: db.Connection
-    """Locks a row in the way of the first session."""
-    news: queue.SimpleQueue[None]
-    held: set[int] = field(default_factory=set)
-
-    @staticmethod
-    def at(url: str, moment: str) -> Ring:
-        news = queue.SimpleQueue[None]()
-        actors = [Actor(url, number, moment, news) for number in (1, 2)]
-        return Ring(actors[0], actors[1], connect(url, moment), connect(url, moment), news)
+    def __init__(self, url: str, moment: str) -> None:
+        self.news = queue.SimpleQueue[None]()
+        self.actors = [Actor(url, number, moment, self.news) for number in (1, 2, 3)]
+        self.first, self.second, _ = self.actors
+        self.watcher, self.keeper = connect(url, moment), connect(url, moment)
+        """The keeper locks a row in the way of the first session."""
+        self.held: set[int] = set()
 
     def close(self) -> None:
-        for actor in (self.first, self.second):
+        for actor in self.actors:
             self.let_go(actor)
             actor.close()
         self.watcher.close()
@@ -179,30 +171,31 @@ class Ring:
     def await_(self, actor: Actor) -> None:
         """Until this session is done, has stopped or waits for a lock."""
         until = time.monotonic() + PATIENCE_S
+        soon_s = SOON_S
         while actor.place is Place.ACTING:
             try:
-                self.news.get(timeout=SOON_S)
+                self.news.get(timeout=soon_s)
             except queue.Empty:
                 if actor.place is Place.ACTING and self._waits(actor):
                     return
+                soon_s *= 2
             if time.monotonic() > until:
                 raise LeftWaiting(f"session {actor.number} neither ended nor waits for a lock")
 
     def _waits(self, actor: Actor) -> bool:
-        return bool(self.watcher.execute(_WAITS, [[actor.pid]]).fetchall())
+        return (True,) in self.watcher.execute(_WAITS, [actor.pid]).fetchall()
 
     def finish(self) -> None:
-        """Until both are done."""
+        """Until all are done."""
         until = time.monotonic() + PATIENCE_S
-        actors = (self.first, self.second)
-        for actor in actors:
+        for actor in self.actors:
             self.let_go(actor)
-        while any(actor.place is not Place.DONE for actor in actors):
+        while any(actor.place is not Place.DONE for actor in self.actors):
             try:
                 self.news.get(timeout=SOON_S)
             except queue.Empty:
                 if time.monotonic() > until:
-                    where = ", ".join(f"session {one.number} is {one.place.value}" for one in actors)
+                    where = ", ".join(f"session {one.number} is {one.place.value}" for one in self.actors)
                     raise LeftWaiting(where) from None
 
 

@@ -2,7 +2,7 @@
 
 The first statement stops at one of its cuts, or between its end and its commit. Then the second one runs until it is
 done, stops at one of its own cuts, or waits for a lock. Then both go on, in either order. What they leave behind must
-be what one after the other leaves behind, and must keep the rules.
+be what one after the other leaves behind, and must keep the rules. In a triple a third one runs after the second.
 """
 
 from __future__ import annotations
@@ -64,19 +64,20 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What two statements have left behind, and what they have answered."""
+    """What statements have left behind, and what each has answered."""
 
     shape: Shape
-    answers: tuple[object, ...]
+    answers: list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    scene: str
-    first: str
-    second: str
+    actions: str
     order: Order
-    words: tuple[str, ...]
+    words: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n    ".join((f"{self.actions}: {self.order}", *self.words))
 
 
 @dataclass(slots=True)
@@ -85,7 +86,6 @@ class Stage:
 
     scene: Scene
     ring: Ring
-    trials: int = 0
     repeats: Counter[str] = field(default_factory=Counter)
     _cuts: dict[str, list[str]] = field(default_factory=dict)
     _gates: dict[str, list[str]] = field(default_factory=dict)
@@ -93,7 +93,6 @@ class Stage:
     _before: dict[str, states.State] = field(default_factory=dict)
 
     def restore(self) -> None:
-        self.trials += 1
         shapes.restore(self.ring.watcher, self.scene.name)
         if not self._before:
             self._before = shapes.judge(self.ring.watcher).states
@@ -109,8 +108,12 @@ class Stage:
         if names not in self._serial:
             self.restore()
             answers = [self._alone(self.ring.first, action) for action in actions]
-            self._serial[names] = Result(self._afterwards(actions), (_told(answers, actions)))
+            self._serial[names] = Result(self._afterwards(actions), _told(answers, actions))
         return self._serial[names]
+
+    def forget(self) -> None:
+        """Forget how pairs end one after the other."""
+        self._serial = {names: result for names, result in self._serial.items() if len(names) < 2}
 
     def _alone(self, actor: Actor, action: Action, how: How | None = None) -> object:
         answer = self.ring.start(actor, self.act(action), how or How())
@@ -175,56 +178,48 @@ class Stage:
 
     def acts(self, action: Action) -> bool:
         """Whether a statement does something in this scene."""
-        if action.acts_unseen(self.scene.name):
-            return True
-        return action.belongs_to(self.scene.name) and self.serial(action).shape != self.serial().shape
+        return action.acts_unseen(self.scene.name) or self.serial(action).shape != self.serial().shape
 
-    def matters(self, first: Action, second: Action, *, thoroughly: bool) -> bool:
-        """Whether both do something, or, if it is asked for, one of them does after the other."""
-        if not first.belongs_to(self.scene.name) or not second.belongs_to(self.scene.name):
-            return False
-        acting = self.acts(first), self.acts(second)
-        if all(acting) or not any(acting) or not thoroughly:
-            return all(acting)
-        alone = self.serial(first if acting[0] else second).shape
+    def matters(self, first: Action, second: Action) -> bool:
+        """Whether one of them does something only after the other."""
+        alone = self.serial(first if self.acts(first) else second).shape
         return {self.serial(first, second).shape, self.serial(second, first).shape} != {alone}
 
-    def play(self, first: Action, second: Action, order: Order) -> Finding | None:
+    def play(self, actions: Sequence[Action], order: Order) -> Finding | None:
         self.restore()
         words: list[str] = []
+        answers: list[object] = []
         ring = self.ring
         try:
-            answers = self._run(first, second, order)
+            answers = self._run(actions, order)
         except (LeftWaiting, psycopg.Error) as error:
             words.append(f"{type(error).__name__}: {db.said(error)}")
-            answers = None
-        self.repeats.update([*ring.first.repeats, *ring.second.repeats])
+        self.repeats.update(code for actor in ring.actors for code in actor.repeats)
         self._settle()
         judged = shapes.judge(ring.watcher)
         words += judged.broken
-        words += self._illegal(judged.states, (first, second))
-        if answers is not None and not words and not (first.many or second.many or _tolerated(first, second)):
-            done = (second,) if order.rolls_back else (first, second)
-            told = _told([answers[1]] if order.rolls_back else answers, done)
-            found = Result(self._afterwards(done), told)
-            expected = [self.serial(*done), self.serial(*reversed(done))]
-            turned = [Result(one.shape, one.answers[::-1]) for one in expected[1:]]
-            if found not in [expected[0], *turned]:
+        words += self._illegal(judged.states, actions)
+        if not words and not any(one.many for one in actions) and not _tolerated(actions):
+            done, answers = (actions[1:], answers[1:]) if order.rolls_back else (actions, answers)
+            found = Result(self._afterwards(done), _told(answers, done))
+            expected = [self.serial(*some) for some in itertools.permutations(done)]
+            if found not in expected:
                 shape = shapes.difference(found.shape, [one.shape for one in expected])
-                words += ["differs from both serial orders", *shape]
-                words += [] if shape else [f"answers {found.answers}, not {[expected[0].answers, turned[0].answers]}"]
-        return Finding(self.scene.name, first.name, second.name, order, tuple(words)) if words else None
+                words += ["differs from all serial orders", *shape]
+                words += [] if shape else [f"answers {found.answers}, not {[one.answers for one in expected]}"]
+        names = " / ".join(action.name for action in actions)
+        return Finding(f"{self.scene.name}: {names}", order, words) if words else None
 
-    def _run(self, first: Action, second: Action, order: Order) -> list[object]:
+    def _run(self, actions: Sequence[Action], order: Order) -> list[object]:
         ring = self.ring
-        one, two = order.serializable
+        hows = [How(order.first, order.serializable[0], order.rolls_back), How(order.second, order.serializable[1])]
+        futures: list[Future[object]] = []
         if order.gate:
             ring.keeper.execute("begin")
             ring.keeper.execute(order.gate.encode())
-        futures: list[Future[object]] = []
         try:
-            futures.append(ring.start(ring.first, self.act(first), How(order.first, one, order.rolls_back)))
-            futures.append(ring.start(ring.second, self.act(second), How(order.second, two)))
+            for actor, action, how in zip(ring.actors, actions, [*hows, How()], strict=False):
+                futures.append(ring.start(actor, self.act(action), how))
             for actor in (ring.second, ring.first) if order.second_first else (ring.first, ring.second):
                 if order.gate and actor is ring.first:
                     ring.keeper.execute("rollback")
@@ -246,13 +241,13 @@ class Stage:
         return found
 
 
-def _tolerated(first: Action, second: Action) -> bool:
-    names = itertools.product((first.statement, first.name), (second.statement, second.name))
-    return any(frozenset(pair) in TOLERATED for pair in names)
+def _tolerated(actions: Sequence[Action]) -> bool:
+    named = [(action.statement, action.name) for action in actions]
+    pairs = (pair for one, two in itertools.combinations(named, 2) for pair in itertools.product(one, two))
+    return any(frozenset(pair) in TOLERATED for pair in pairs)
 
 
-def _told(answers: Sequence[object], actions: Sequence[Action]) -> tuple[object, ...]:
+def _told(answers: Sequence[object], actions: Sequence[Action]) -> list[tuple[str, str]]:
     """What callers were told. A statement that passes by what is locked may have told less."""
-    return tuple(
-        None if action.passes else shapes.named(str(answer)) for answer, action in zip(answers, actions, strict=True)
-    )
+    told = zip(answers, actions, strict=True)
+    return sorted((action.name, shapes.named(str(answer))) for answer, action in told if not action.passes)
