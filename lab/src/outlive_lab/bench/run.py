@@ -35,7 +35,7 @@ class Sizes:
     waiting: int = 5_000
     fleets: Sequence[int] = (1, 10, 100, 1_000)
     real_workers: int = 100
-    kills: int = 100
+    kills: int = 50
 
 
 FULL = Sizes()
