@@ -18,6 +18,7 @@ from outlive_lab.deaths.plan import CONFIG, MAX_CRASHES, MAX_LOSSES, SILENT, Kin
 
 Broken = Iterator[tuple[str, object, str]]
 FINAL = {"succeeded", "failed", "cancelled"}
+CONVICTS = {Kind.CRASHER, Kind.SLAYER, Kind.KILLER}
 SLACK_S = 0.05
 IN_TIME_S = {"by its lock": 30.0, "by its silence": 35.0, "around a crash of the server": 60.0}
 """How long each death may take to be noticed, apart from the time in which the machine had no time for this."""
@@ -69,9 +70,10 @@ class Tables:
         ):
             self.attempts[row[0]].append(Attempt(*row))
         self.quarantined = {
-            id: (losses, since)
-            for id, losses, since in rows(
-                "select id, losses, extract(epoch from since)::float8 from outlive.held where why = 'quarantined'"
+            id: (losses, since, details)
+            for id, losses, since, details in rows(
+                """select id, losses, extract(epoch from since)::float8, details from outlive.held
+                   where why = 'quarantined'"""
             )
         }
         self.workers = {
@@ -119,7 +121,7 @@ def _lost(history: History, tables: Tables) -> Broken:
             continue
         if last is None or last.state not in FINAL:
             yield "lost", id, f"it did not end: {last}"
-        elif last.state != ("failed" if kind is Kind.FATAL else "succeeded") or kind in (Kind.CRASHER, Kind.SLAYER):
+        elif last.state != ("failed" if kind is Kind.FATAL else "succeeded") or kind in CONVICTS:
             yield "ended badly", id, f"{kind}: {last.state}"
     for batch, called in history.batches.items():
         if batch not in tables.done or called not in tables.jobs:
@@ -180,8 +182,9 @@ def _blame(history: History, tables: Tables) -> Broken:
 
 
 def _convictions(history: History, tables: Tables) -> Broken:
-    """A job is quarantined only for its own crashes, for being a slayer, or by the rules about losses."""
-    for id, (losses, since_s) in tables.quarantined.items():
+    """A job is quarantined only for its own crashes, for being a slayer, or by the rules about losses; in the calm only
+    the killer, with proof."""
+    for id, (losses, since_s, details) in tables.quarantined.items():
         kind, attempts = tables.jobs[id], tables.attempts[id]
         crashes = sum(one.outcome == "crashed" for one in attempts)
         lost = [one for one in attempts if one.outcome == "lost" and one.loss != "taken back"][-losses:]
@@ -191,7 +194,12 @@ def _convictions(history: History, tables: Tables) -> Broken:
         since = min((one.began_s for one in lost), default=0.0)
         others = tables.deaths_elsewhere(since, since_s, {one.worker for one in attempts if one.outcome == "lost"})
         proven = alone >= 2 and alone > 2 * others
-        if not (proven or losses >= 4 * MAX_LOSSES or (losses >= 2 * MAX_LOSSES and others == 0)):
+        guessed = losses >= 4 * MAX_LOSSES or (losses >= 2 * MAX_LOSSES and others == 0)
+        if kind is Kind.KILLER:
+            right = alone == max(2, 2 * others + 1) and ": proven" in details
+        else:
+            right = (proven or guessed) and since_s < history.calm_s
+        if not right:
             yield "wrong blame", id, f"{kind}: quarantined after {losses} losses, {alone} alone, {others} elsewhere"
 
 

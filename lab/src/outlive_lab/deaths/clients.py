@@ -37,11 +37,14 @@ class Client:
             order = next(self._orders)
             self._fleet.history.seen[f"client: {order.trouble}"] += 1
             self._fleet.unfinished += len(order.kinds)  # Until they are counted again.
-            await self._place(order)
+            await self.place(order)
+        await self.close()
+
+    async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
 
-    async def _place(self, order: Order) -> None:
+    async def place(self, order: Order) -> None:
         rng = random.Random(order.seed)
         requests = list(_requests(order, rng))
         batch = (uuid4(), new_job_id()) if order.shape == "batch" else None
@@ -107,11 +110,11 @@ class Client:
                 for one in statements:
                     await db.arun(connection, one)
             post(connection, statements[0] if batch is None else b"commit")
+            if shot:
+                await self._fleet.terminate(connection)
+            await self._fleet.cut(connection)
         except GONE:
-            pass
-        if shot:
-            await self._fleet.terminate(connection)
-        await hang_up(connection)
+            await hang_up(connection)
 
     async def _undone(self, requests: list[JobRequest], batch: tuple[UUID, UUID] | None, trouble: Trouble) -> None:
         connection = await self._connect()

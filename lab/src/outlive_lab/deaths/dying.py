@@ -29,7 +29,7 @@ async def live_and_die(worker: Worker) -> None:
                 await hang_up(worker.live)
             worker.gone.set()
     if worker.life.declared:  # It lives, and begins again under another id.
-        plan = replace(worker.plan, fate=Fate.STOPS, turns=1, incident=None)
+        plan = replace(worker.plan, fate=Fate.POOLED, turns=1, incident=None)
         await live_and_die(Worker(worker.fleet, plan, formerly=worker.id))
 
 
@@ -42,6 +42,10 @@ async def _end(worker: Worker, fate: Fate) -> None:
         case Fate.BACKEND:
             worker.fleet.history.died(worker.life)
             await worker.fleet.terminate(worker.live)
+        case Fate.POOLED:
+            worker.fleet.history.died(worker.life)
+            live, worker.live = worker.live, None
+            await worker.fleet.pool(live)
         case Fate.TOLD:
             wanted = await worker.fleet.surely(store.heartbeat(worker.id, "draining"))
             worker.life.told = bool(wanted)
@@ -83,8 +87,7 @@ async def _in_statement(worker: Worker, *, shot: bool) -> None:
         if shot:
             await asyncio.sleep(worker.rng.random() * SHOT_S)
             await worker.fleet.terminate(hand)
-        worker.fleet.history.died(worker.life)
-        await hang_up(hand)
+        await _vanish(worker, hand)
 
 
 async def _in_transaction(worker: Worker, *, commit: bool) -> None:
@@ -95,47 +98,51 @@ async def _in_transaction(worker: Worker, *, commit: bool) -> None:
             async with worker.fleet.hand() as hand:
                 await hand.execute("begin")
                 await worker.write_effect(hand, job)
-                if commit:
-                    post(hand, b"commit")
-                worker.fleet.history.died(worker.life)
-                await hang_up(hand)
+                post(hand, b"commit" if commit else b"rollback")
+                await _vanish(worker, hand)
+
+
+async def _vanish(worker: Worker, hand: db.AsyncConnection) -> None:
+    worker.fleet.history.died(worker.life)
+    if worker.live is not None:
+        await hang_up(worker.live)
+    await worker.fleet.cut(hand)
 
 
 async def _late(worker: Worker, fate: Fate) -> None:
     """Lose the lock and notice nothing, or stand still in a statement or a transaction. Others declare the worker dead.
     Then it goes on where it was."""
-    fleet, own = worker.fleet, await worker.fleet.connect(db.CLAIMS)
-    ends, claimed, begun = _ends(worker), [], None
-    try:
-        if fate is Fate.LATE and worker.live is not None:
-            fleet.history.died(worker.life)
-            await fleet.terminate(worker.live)
-        elif fate is Fate.FROZEN:
-            worker.note_sent(ends)
-            turn = await db.arun(own, worker.end_and_claim(ends))
-            worker.note_answers(ends, turn.refused)
-            claimed = turn.claimed
-        elif begun := next((job for job in worker.has.values() if Kind(job.task) is not Kind.CRASHER), None):
-            await own.execute("begin")
-            await worker.write_effect(own, begun)
-    except psycopg.Error:
-        worker.life.unsure, begun = True, None
-        await hang_up(own)
-        own = await fleet.connect(db.CLAIMS)
-    fleet.history.died(worker.life)
-    worker.gone.set()
-    await fleet.declared_dead(worker.id)
-    await asyncio.sleep(worker.rng.random() * LATE_S)
-    worker.take(claimed)
-    try:
-        if begun is not None:
-            with worker.ending(begun):
-                await own.execute("commit")
-        await _write_late(worker, own)
-    except GONE:
-        worker.life.unsure = True
-    worker.life.declared = True
-    await hang_up(own)
+    fleet, ends, claimed, begun = worker.fleet, _ends(worker), [], None
+    async with fleet.hand(kept=True) as own:
+        try:
+            if fate is Fate.LATE and worker.live is not None:
+                fleet.history.died(worker.life)
+                await fleet.terminate(worker.live)
+            elif fate is Fate.FROZEN:
+                worker.note_sent(ends)
+                turn = await db.arun(own, worker.end_and_claim(ends))
+                worker.note_answers(ends, turn.refused)
+                claimed = turn.claimed
+            elif begun := next((job for job in worker.has.values() if Kind(job.task) is not Kind.CRASHER), None):
+                await own.execute("begin")
+                await worker.write_effect(own, begun)
+        except psycopg.Error:
+            worker.life.unsure, begun = True, None
+            with contextlib.suppress(*GONE):
+                await own.rollback()
+        fleet.history.died(worker.life)
+        worker.gone.set()
+        await fleet.declared_dead(worker.id)
+        await asyncio.sleep(worker.rng.random() * LATE_S)
+        worker.take(claimed)
+        try:
+            if begun is not None:
+                with worker.ending(begun):
+                    await own.execute("commit")
+            await _write_late(worker, own)
+        except GONE:
+            worker.life.unsure = True
+        worker.life.declared = True
 
 
 async def _write_late(worker: Worker, own: db.AsyncConnection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ T = TypeVar("T")
 IDLE = TransactionStatus.IDLE
 RETRY_S = 0.05
 HANDS = 16
+CUT = 0.1
+"""How many of the sessions that are cut in a statement end with it."""
 PATIENCE_S = 600.0
 """How long the server may be away."""
 GONE = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -35,9 +38,9 @@ select (select count(*) from outlive.waiting) + (select count(*) from outlive.ru
 
 
 class Fleet:
-    """Each worker has a session of its own, which holds its lock and dies with it. The sessions that run statements are
-    shared, because a new one plans all of them again, which takes longer than all else in a short life. A session that
-    is cut in a statement serves no other worker."""
+    """Each worker has a session of its own, which holds its lock. It dies with the worker, or a pooler gives it to the
+    next one. The sessions that run statements are shared, because a new one plans all of them again, which takes longer
+    than all else in a short life."""
 
     def __init__(self, url: str) -> None:
         self.url, self.history = url, History()
@@ -47,14 +50,20 @@ class Fleet:
         self.unfinished = 0
         self.suspects = False
         """Suspects wait for an idle worker."""
+        self.calm = False
+        """No job is unfinished, and no death unnoticed."""
         self._idle: list[db.AsyncConnection] = []
+        self._pooled: list[db.AsyncConnection] = []
         self._places = asyncio.Semaphore(HANDS)
         self._own: db.AsyncConnection | None = None
         self._own_turn = asyncio.Lock()
         self._awaited: dict[UUID, asyncio.Event] = {}
 
     async def connect(self, purpose: db.Purpose | None = None) -> db.AsyncConnection:
-        """A session, as soon as the server is there; without a purpose one that only holds a lock."""
+        """A session, as soon as the server is there; without a purpose one that only holds a lock, perhaps from the
+        pooler."""
+        if purpose is None and self._pooled:
+            return self._pooled.pop()
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -66,10 +75,20 @@ class Fleet:
                     raise
                 await asyncio.sleep(RETRY_S)
 
+    async def pool(self, one: db.AsyncConnection) -> None:
+        """What PgBouncer does in session mode with the session of a client that is gone."""
+        try:
+            await one.execute("discard all")
+            one.prepared.clear()
+            self._pooled.append(one)
+        except GONE:
+            await one.close()
+
     @asynccontextmanager
-    async def hand(self) -> AsyncIterator[db.AsyncConnection]:
-        """A session for statements. One that is closed meanwhile is not used again."""
-        async with self._places:
+    async def hand(self, *, kept: bool = False) -> AsyncIterator[db.AsyncConnection]:
+        """A session for statements. One that is closed meanwhile is not used again, and one that is kept for long takes
+        no place of others."""
+        async with contextlib.nullcontext() if kept else self._places:
             one = self._idle.pop() if self._idle else await self.connect(db.CLAIMS)
             try:
                 yield one
@@ -82,6 +101,15 @@ class Fleet:
                     self._idle.append(one)
                 else:
                     await one.close()
+
+    async def cut(self, hand: db.AsyncConnection) -> None:
+        """Leave the answer unread. Postgres notices that a client is gone only after its statement, so a session
+        that reads and forgets does the same to the tables as one that ends."""
+        if random.random() < CUT:
+            await hang_up(hand)
+        else:
+            with contextlib.suppress(psycopg.Error):
+                await hand.finish()
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self.hand() as hand:
@@ -117,16 +145,16 @@ class Fleet:
         await self._awaited.setdefault(worker, asyncio.Event()).wait()
 
     async def look(self) -> None:
-        """See who was declared dead, how many jobs are unfinished, and whether all is over."""
+        """See who was declared dead, how many jobs are unfinished, and whether all is calm."""
         if self._awaited:
             for (worker,) in await self.ask(_DECLARED, list(self._awaited)):
                 self._awaited.pop(worker).set()
         [(self.unfinished, self.suspects, up)] = await self.ask(_UNFINISHED)
-        dead = any(self.history.lives[one].died_s is not None for one in up if one in self.history.lives)
-        self.over = self.draining and not self.unfinished and not dead and not self._awaited
+        unnoticed = any(self.history.lives[one].died_s is not None for one in up if one in self.history.lives)
+        self.calm = not self.unfinished and not unnoticed and not self._awaited
 
     async def close(self) -> None:
-        for one in [*self._idle, *filter(None, [self._own])]:
+        for one in [*self._idle, *self._pooled, *filter(None, [self._own])]:
             await one.close()
 
 

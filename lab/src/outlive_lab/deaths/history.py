@@ -70,6 +70,8 @@ class History:
     """What a worker has seen that must never be: the rule, the worker, and what it was."""
     stood_s: float = 0.0
     """How long this process, or the server, was too busy to answer a small question within a second."""
+    calm_s: float = float("inf")
+    """When only a killer still killed."""
     outages: list[tuple[float, float]] = field(default_factory=list)
 
     def died(self, life: Life, fate: Fate | None = None) -> None:

@@ -18,6 +18,7 @@ QUEUE, SOURCE, PRIORITY = "deaths", "deaths", 5
 
 class Fate(StrEnum):
     SOCKET = "socket closed"
+    POOLED = "session reset by a pooler"
     BACKEND = "session terminated"
     CUT = "cut in a statement"
     SHOT = "terminated in a statement"
@@ -33,29 +34,27 @@ class Fate(StrEnum):
     STOPS = "stops by itself"
 
 
-SURVIVED = {Fate.STOPS}
 SILENT = {Fate.UNBORN, Fate.FROZEN, Fate.FROZEN_OPEN}
 """No lock tells of these deaths: only the heartbeat is missing."""
-AWAKE = {Fate.LATE, Fate.FROZEN, Fate.FROZEN_OPEN}
-"""These are declared dead, live on, and write too late."""
 
 FATES = {
-    Fate.SOCKET: 70,
+    Fate.SOCKET: 20,
+    Fate.POOLED: 50,
     Fate.BACKEND: 5,
     Fate.CUT: 3,
-    Fate.SHOT: 2,
+    Fate.SHOT: 1,
     Fate.OPEN: 2,
     Fate.COMMIT: 2,
-    Fate.TOLD: 6,
-    Fate.UNBORN: 2,
+    Fate.TOLD: 4,
+    Fate.UNBORN: 5,
     Fate.LATE: 3,
     Fate.FROZEN: 1,
     Fate.FROZEN_OPEN: 1,
     Fate.WATCHER: 0.2,
     Fate.STOPS: 2.8,
 }
-"""How many of a hundred workers die in which way, apart from those that a job kills. A death that cuts a statement
-costs the server as much as ten others, because the next session plans all statements again."""
+"""How many of a hundred workers die in which way, apart from those that a job kills. A death that ends a session that
+runs statements costs the server as much as ten others, because the next one plans all statements again."""
 
 
 class Incident(StrEnum):
@@ -103,6 +102,7 @@ class Kind(StrEnum):
     CRASHER = "crashes"
     SLAYER = "slays"
     FATAL = "slays_and_fails"
+    KILLER = "kills"
 
 
 JOBS = {
@@ -117,7 +117,7 @@ JOBS = {
     Kind.SLAYER: 2,
     Kind.FATAL: 2,
 }
-SLAYERS = {Kind.SLAYER, Kind.FATAL}
+SLAYERS = {Kind.SLAYER, Kind.FATAL, Kind.KILLER}
 """Their code kills the worker each time."""
 MAX_LOSSES, MAX_CRASHES = 3, 3
 SOURCES = [SourceLimits(SOURCE, max_concurrency=8)]
@@ -127,7 +127,8 @@ SOURCED = [Lane(QUEUE, SOURCE, Kind.SOURCED, PRIORITY, asks=True)]
 
 def tasks() -> list[TaskRow]:
     """The limits of all tasks: those that most jobs have, except that a retry waits for a moment only, and that one
-    death is proof against a slayer, because in a storm of deaths no other proof comes soon."""
+    death is proof against a slayer, because in a storm of deaths no other proof comes soon. The trial of a killer is in
+    the calm after it."""
     return [
         TaskRow(
             name=kind,
@@ -177,3 +178,7 @@ def orders(seed: str) -> Iterator[Order]:
         safe = [kind for kind in JOBS if shape == "apart" or kind not in SLAYERS | {Kind.CRASHER, Kind.KEYED}]
         kinds = rng.choices(safe, [JOBS[kind] for kind in safe], k=count)
         yield Order(kinds, rng.choices(list(TROUBLES), list(TROUBLES.values()))[0], shape, rng.random())
+
+
+TRIAL = Order([Kind.KILLER] + 11 * [Kind.PLAIN], Trouble.NONE, "apart", 0.0)
+"""A job that kills each of its workers, among others that don't."""

@@ -22,7 +22,7 @@ from outlive_lab.gameday.server import Server
 
 WORKERS, WATCHERS, CLIENTS = 48, 4, 2
 LOOK_S, SOON_S = 0.1, 1.0
-ROUND_S = 60.0
+ROUND_S = 120.0
 DRAIN_S = 90.0
 """How long all jobs may take to end after the last death. An innocent suspect may have to wait for a minute."""
 RECOVERED_S = 15.0
@@ -66,8 +66,9 @@ class Round:
                     self._crash_after = None
                     self._start(self._crash())
             fleet.draining, began = True, time.monotonic()
-            while not fleet.over and time.monotonic() - began < DRAIN_S + history.stood_s:
-                await self._look()
+            if await self._calm():
+                await self._try_killer()
+                await self._calm()
             self.drained_s = time.monotonic() - began
             fleet.over = True
             while self._tasks and time.monotonic() - began < 2 * DRAIN_S + history.stood_s:
@@ -80,6 +81,20 @@ class Round:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await fleet.close()
         return history
+
+    async def _calm(self) -> bool:
+        """Wait until all jobs have ended and all dead workers are declared dead. Whether they have in time."""
+        self.fleet.calm, began = False, time.monotonic()
+        while not self.fleet.calm and time.monotonic() - began < DRAIN_S + self.fleet.history.stood_s:
+            await self._look()
+        return self.fleet.calm
+
+    async def _try_killer(self) -> None:
+        """While no other worker dies, several deaths are proof: the killer is quarantined, and none of the others."""
+        self.fleet.history.calm_s = time.time()
+        client = Client(self.fleet, iter([]))
+        await client.place(plan.TRIAL)
+        await client.close()
 
     async def _prepare(self) -> None:
         async with await self.fleet.connect(db.PLAIN) as connection:

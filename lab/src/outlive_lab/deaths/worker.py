@@ -190,7 +190,7 @@ class Worker:
             self.life.unsure = self._unsure = True
             async with self.fleet.hand() as hand:
                 post(hand, self.end_and_claim([]))
-                await hang_up(hand)
+                await self.fleet.cut(hand)
 
     async def _reconcile(self) -> None:
         """Read what the database has under this worker, after an answer was lost."""
