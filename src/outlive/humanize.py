@@ -14,7 +14,8 @@ RENAMED = "if the task was renamed, name the old one in was=… of the new one"
 def unserved(task: str, queue: str, lacking: Sequence[str] | None) -> tuple[str, str]:
     """Why no active worker takes the jobs of a task, and what to do. `lacking` are labels that none of them has."""
     if not lacking:
-        return f"no active worker has the task {task} and serves the queue {queue}", f"{RESTART}; {RENAMED}"
+        serve = f"if all have --queues, let one serve {queue}"
+        return f"no active worker has the task {task} and serves the queue {queue}", f"{RESTART}; {serve}; {RENAMED}"
     start = " ".join(f"--label {label}" for label in lacking)
     return f"no active worker has {labelled(lacking)}, which the task {task} needs", f"start one with {start}"
 
