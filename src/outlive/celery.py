@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
 import outlive
@@ -19,11 +19,19 @@ from outlive.client import declaring
 from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
-from outlive.client.options import BoundJob
+from outlive.client.options import BoundJob, JobOptions
 from outlive.client.task import Task
 from outlive.errors import ConfigError, Retry
 from outlive.states import State
 from outlive.validation import MAX_COUNT
+
+if not TYPE_CHECKING:  # A type checker would take any name for one of this module.
+
+    def __getattr__(name: str) -> object:
+        if hint := foreign_options.CELERY_NAMES.get(name):  # No AttributeError: an import would leave its words out.
+            raise ImportError(f"outlive.celery has no {name}: {hint}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 app = App()
 """All tasks of `shared_task` are on this app: a module that imports it and them is what `outlive worker` takes."""
@@ -60,8 +68,10 @@ def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """A task, as `@shared_task` or `@shared_task(bind=True, max_retries=5, …)`.
 
-    As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`.
+    As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`. Options of outlive count more.
     """
+    if refused := options.keys() & foreign_options.NOT_SHARED.keys():
+        raise ConfigError(f"shared_task does not take {min(refused)}: {foreign_options.NOT_SHARED[min(refused)]}")
     bind, retrying = options.pop("bind", False), options.pop("retry_kwargs", {})
     for name in ("ignore_result", "track_started", *(["retry_jitter"] if options.get("retry_jitter") else [])):
         options.pop(name, None)  # What outlive does anyway.
@@ -76,7 +86,7 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
         ours["on_worker_death"] = "fail"
 
     def register(function: Callable[..., Any]) -> SharedTask:
-        return SharedTask(app.task(**ours, **options)(_bound(function) if bind else function))
+        return SharedTask(app.task(**ours | options)(_bound(function, retries) if bind else function))
 
     return register if function is None else register(function)
 
@@ -84,19 +94,24 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
 class Request:
     """`self` of a task with `bind=True`, and its `request`. A task that is called as a function has no id."""
 
-    def __init__(self) -> None:
-        self.request, self.id, self.retries = self, None, 0
+    def __init__(self, max_retries: int | None) -> None:
+        self.request, self.id, self.retries, self.max_retries = self, None, 0, max_retries
         with suppress(outlive.NoJob):
             self.id, self.retries = str(outlive.current().job_id), outlive.current().attempt - 1
 
-    def retry(self, exc: BaseException | None = None, countdown: float | None = None) -> Retry:
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("self of a task")
+
+    def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
         """Raise what lets outlive try again, up to `max_retries`."""
+        if others:
+            raise ConfigError(f"self.retry takes exc and countdown: give {min(others)} to shared_task, or leave it out")
         raise Retry("" if exc is None else f"{type(exc).__name__}: {exc}", after=countdown) from exc
 
 
-def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
+def _bound(function: Callable[..., Any], max_retries: int | None) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        return function(Request(), *args, **kwargs)
+        return function(Request(max_retries), *args, **kwargs)
 
     run.__module__, run.__qualname__, run.__doc__ = function.__module__, function.__qualname__, function.__doc__
     return run
@@ -107,6 +122,13 @@ class SharedTask:
     """A task with Celery's calls. `task` is that of outlive."""
 
     task: Task[..., Any, Any]
+
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("a shared task")
+
+    @property
+    def name(self) -> str:
+        return self.task.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.task.function(*args, **kwargs)
@@ -132,6 +154,9 @@ class AsyncResult:
 
     id: str
 
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("a result")
+
     @property
     def job(self) -> Job[Any]:
         return app.get_job(self.id)
@@ -139,6 +164,8 @@ class AsyncResult:
     @property
     def state(self) -> str:
         return _STATES.get(self.job.status(), "PENDING")
+
+    status = state
 
     def ready(self) -> bool:
         return self.state in ("SUCCESS", "FAILURE", "REVOKED")
@@ -164,11 +191,16 @@ class GroupResult:
 
     results: list[AsyncResult]
 
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("the result of a group")
+
     def __iter__(self) -> Iterator[AsyncResult]:
         return iter(self.results)
 
     def get(self, timeout: float | None = None) -> list[Any]:
         return gather([one.job for one in self], timeout)
+
+    join = get
 
     def ready(self) -> bool:
         return all(one.ready() for one in self)
@@ -183,6 +215,9 @@ class Signature:
     kwargs: Mapping[str, Any]
     immutable: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("a signature")
 
     def __or__(self, other: Step) -> Workflow:
         return chain(self, other)
@@ -200,13 +235,21 @@ class Signature:
     def after(self, before: Before) -> BoundJob[Any]:
         """A job of outlive, which follows the ones before it, if there are any."""
         if refused := self.options.keys() - _SENT.keys():
-            hint = foreign_options.suggestion(name := min(refused), ()) or "use task.using(…)"
-            raise ConfigError(f"outlive.celery does not take {name}: {hint} of outlive, with `task` of the shared task")
+            hint = foreign_options.not_sent(self.task.name.rpartition(".")[2], min(refused), JobOptions.__annotations__)
+            raise ConfigError(f"apply_async does not take {min(refused)}: {hint}")
         using: dict[str, Any] = {_SENT[name]: value for name, value in self.options.items()}
         if "id" in using:
-            using["id"] = UUID(using["id"])
+            using["id"] = _id(using["id"])
         first = () if self.immutable or before is None else (result_of(before),)
         return self.task.task.using(**using, after=before or []).job(*first, *self.args, **self.kwargs)
+
+
+def _id(task_id: str) -> UUID:
+    try:
+        return UUID(task_id)
+    except ValueError:
+        once = "to enqueue a job only once, write task.using(dedupe_key=…) with `task` of the shared task"
+        raise ConfigError(f"task_id is {task_id!r}, and an id is a UUID: leave it out; {once}") from None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The pages docs/how-to/migrate-from-*.md have the same rows, and a test compares 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 
@@ -24,7 +24,7 @@ WORDS: dict[str, dict[str, Word]] = {
     "celery": {
         "max_retries": Word("max_attempts", TASK, "it counts the first try too: max_retries=3 is max_attempts=4"),
         "autoretry_for": Word("retry_on", TASK, "without fail_on, every exception is retried"),
-        "dont_autoretry_for": Word("fail_on", TASK),
+        "dont_autoretry_for": Word("fail_on", TASK, "an exception that is in both lists is retried"),
         "default_retry_delay": Word("backoff", TASK, "a list of one delay is constant: backoff=[180]"),
         "retry_backoff": Word("backoff", TASK),
         "time_limit": Word("timeout", TASK),
@@ -117,14 +117,102 @@ ATTRIBUTES = {
     },
 }
 """What other systems have where outlive has none."""
+_CALL = "write task(…), which calls its function here and now; in tests, use `with outlive_jobs.eager():`"
+_GROUP = "write group(task.s(one) for one in …)"
+_GET = "write result.get(timeout=…)"
+_ON_FAILED = "write task.using(on_failed=…) with `task` of the shared task"
+SHIM = {
+    "a shared task": {
+        "apply": _CALL,
+        "signature": "write task.s(…), with options task.s(…).set(countdown=…)",
+        "subtask": "write task.s(…)",
+        **dict.fromkeys(("map", "starmap", "chunks"), _GROUP),
+        **dict.fromkeys(
+            ("retry", "request", "update_state"), "write @shared_task(bind=True), and use self in the task"
+        ),
+        "AsyncResult": "write AsyncResult(id)",
+    },
+    "self of a task": {
+        "update_state": "write outlive.current().progress(current, total, message)",
+        "name": "write the name, or that of the function",
+        **dict.fromkeys(("delay", "apply_async", "s"), "write the name of the task in place of self"),
+    },
+    "a result": {
+        **dict.fromkeys(("result", "info"), f"{_GET}, or ask result.job, the handle of outlive"),
+        "traceback": "write `outlive show ID`, or catch outlive.JobFailed of get(): its attempt has the stack",
+        "forget": "leave it out: @shared_task(keep_finished=…) says how long results are kept",
+        **dict.fromkeys(("children", "parent"), "write `outlive show ID`, which names the jobs before and after it"),
+    },
+    "the result of a group": {
+        **dict.fromkeys(("successful", "failed", "revoke", "completed_count"), "write a loop: it has each result"),
+        "join_native": _GET,
+    },
+    "a signature": {
+        "link": "write one | other, or chain(one, other)",
+        **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
+        "apply": _CALL,
+    },
+}
+"""What objects of outlive.celery lack, although Celery's have it."""
+CELERY_NAMES = {
+    "Celery": "all tasks are on one app: write `from outlive.celery import app`",
+    "current_app": "write `from outlive.celery import app`",
+    "current_task": "write outlive.current(), or bind=True",
+    "crontab": 'write @app.schedule("30 7 * * MON-FRI") above @shared_task',
+    "get_task_logger": "write logging.getLogger(__name__), which needs no setup",
+    "signature": "write task.s(…)",
+    **dict.fromkeys(("chunks", "xmap", "xstarmap"), _GROUP),
+    "SoftTimeLimitExceeded": "write outlive.Stopped, which is raised when time_limit is over; SIGKILL follows",
+    "MaxRetriesExceededError": "a job that has no retry left fails with the error of its last try",
+    "Ignore": "raise outlive.Cancel",
+    "Reject": "raise outlive.Fail",
+    "task_failure": "write @app.on_failed above @shared_task: that task takes the id of the failed job, and its error",
+    "worker_process_init": "write @app.on_process_start",
+    **dict.fromkeys(
+        ("task_prerun", "task_postrun", "task_success", "task_retry"),
+        "write a decorator of your own, and put it between @shared_task and the function",
+    ),
+}
+"""What code imports from Celery, and outlive.celery does not have."""
+NOT_SHARED = {
+    "priority": "0 is the most urgent in outlive, and 9 the least; write @app.task(priority=…)",
+    "dont_autoretry_for": "catch these exceptions in the task, and raise outlive.Fail",
+}
+"""Options of outlive or Celery that would not do in a shared task what they did before."""
+_NOT_SENT = {
+    "link": "write one | other, or chain(one, other)",
+    **dict.fromkeys(
+        ("retry", "retry_policy", "headers", "routing_key", "exchange", "compression", "connection", "producer"),
+        "leave it out: it is for a broker",
+    ),
+}
 _IN_CELERY = ("delay", "apply_async", "s", "si", "AsyncResult")
 
 
 def missing(what: str, owner: object, name: str) -> AttributeError:
     """The error for an attribute that `what` does not have, with what to write if another system has it."""
-    hint = ATTRIBUTES[what].get(name)
+    hint = (ATTRIBUTES | SHIM)[what].get(name)
     celery = " (outlive.celery has it, for code that moves from Celery)" if name in _IN_CELERY else ""
     return AttributeError(f"{what} has no {name}" + (f": {hint}{celery}" if hint else ""), name=name, obj=owner)
+
+
+def hinting(what: str) -> Callable[[object, str], object]:
+    """`__getattr__` for a class of outlive.celery."""
+
+    def lacks(owner: object, name: str) -> object:
+        raise missing(what, owner, name)
+
+    return lacks
+
+
+def not_sent(task: str, name: str, names: Collection[str]) -> str:
+    """What to write in place of an option of `apply_async`, where `task.using` takes the options `names`."""
+    option, note = (WORDS["celery"][name].option, WORDS["celery"][name].note) if name in WORDS["celery"] else (name, "")
+    if hint := _NOT_SENT.get(name) or LEFT_OUT.get(name):
+        return hint
+    if option in names:
+        return f"write {task}.task.using({option}=…).enqueue(…)" + (f" ({note})" if note else "")
+    return f"give it to the task, or write {task}.task.using(…).enqueue(…)"
 
 
 def suggestion(name: str, names: Collection[str]) -> str | None:

@@ -109,7 +109,7 @@ def test_on_failed_is_a_task_that_takes_an_id_and_an_error(app, query):
     expected = {"task": tell.name, "queue": "alerts", "source": "", "priority": 1, "delay_s": 5.0}
     assert on_failed == {**expected, "on_conflict": "skip"}
     other: Any = add
-    with pytest.raises(outlive.BadArguments, match="on_failed takes a task with two parameters, the id of the failed"):
+    with pytest.raises(outlive.BadArguments, match=r"and its error, as in `def tell\(job: UUID, error: str\)`:"):
         add.using(on_failed=other)
     for wrong in (tell.using(dedupe_key="k"), tell.using(after=job), tell.using(id=uuid4())):
         with pytest.raises(outlive.ConfigError, match="on_failed takes a task without"):

@@ -1,11 +1,13 @@
 """outlive.celery: code that was written for Celery runs on outlive."""
 
-from uuid import uuid4
+import importlib
+from uuid import UUID, uuid4
 
 import pytest
 
 import outlive
-from outlive.celery import AsyncResult, Request, app, chain, chord, group, route, shared_task
+from outlive import foreign_options
+from outlive.celery import AsyncResult, GroupResult, Request, app, chain, chord, group, route, shared_task
 from outlive.states import State
 
 
@@ -32,9 +34,14 @@ def picky(kind: str) -> None:
     raise ConnectionError if kind == "connection" else ValueError
 
 
+@shared_task
+def told(job: UUID, error: str) -> str:
+    return str(job)
+
+
 @shared_task(bind=True, retry_kwargs={"max_retries": 7, "countdown": 5}, retry_jitter=True)
-def whoami(self: Request, number: int) -> tuple[str | None, int, int]:
-    return self.request.id, self.request.retries, number
+def whoami(self: Request, number: int) -> tuple[str | None, int, int | None, int]:
+    return self.request.id, self.request.retries, self.max_retries, number
 
 
 def test_a_task_is_called_delayed_and_sent_with_options(outlive_jobs):
@@ -43,7 +50,7 @@ def test_a_task_is_called_delayed_and_sent_with_options(outlive_jobs):
     assert add(1, 2) == 3
     outlive_jobs.run()
     assert [one.get(timeout=5) for one in sent] == [3, 7]
-    assert sent[1].id == id
+    assert (sent[1].id, add.name) == (id, add.task.name)
 
 
 def test_results_go_along_a_chain_and_a_group_has_them_all(outlive_jobs):
@@ -52,7 +59,7 @@ def test_results_go_along_a_chain_and_a_group_has_them_all(outlive_jobs):
     results = group(add.s(n, n) for n in range(3)).apply_async()
     assert not results.ready()
     outlive_jobs.run()
-    assert (last.get(5), piped.get(5), results.get(5), [one.get(5) for one in results]) == (
+    assert (last.get(5), piped.get(5), results.join(5), [one.get(5) for one in results]) == (
         110,
         13,
         [0, 2, 4],
@@ -81,7 +88,7 @@ def test_chains_and_groups_stand_in_each_other(outlive_jobs):
 
 def test_a_result_has_the_states_of_celery(outlive_jobs):
     done, stopped, failed = add.delay(1, 2), add.delay(3, 4), picky.delay("value")
-    assert (done.state, done.ready()) == ("PENDING", False)
+    assert (done.state, done.status, done.ready()) == ("PENDING", "PENDING", False)
     with pytest.raises(outlive.ConfigError, match="terminate=True"):
         stopped.revoke()
     stopped.revoke(terminate=True)
@@ -98,7 +105,7 @@ def test_a_bound_task_retries_itself(outlive_jobs):
 
 
 def test_a_bound_task_can_be_called_as_a_function():
-    assert whoami(3) == (None, 0, 3)
+    assert whoami(3) == (None, 0, 7, 3)
 
 
 def test_only_the_exceptions_of_autoretry_for_are_retried(outlive_jobs):
@@ -114,13 +121,88 @@ def test_options_become_those_of_outlive():
     assert (whoami.task.policy.max_attempts, whoami.task.policy.backoff_s) == (8, (5.0,))
 
 
-def test_what_means_something_else_is_refused_with_what_to_write():
-    with pytest.raises(outlive.ConfigError, match=r"rate_limit; did you mean source"):
-        shared_task(rate_limit="10/m")(total.task.function)
-    with pytest.raises(outlive.ConfigError, match=r"does not take priority: use task.using"):
-        add.apply_async((1, 2), priority=9)
-    with pytest.raises(outlive.ConfigError, match=r"does not take link_error: use task.using\(on_failed=…\)"):
-        add.apply_async((1, 2), link_error=total.s())
+def test_options_of_outlive_count_more_than_those_of_celery():
+    task = shared_task(name="own", retry_backoff=2, backoff=[2, 30], max_attempts=9)(add.task.function).task
+    assert (task.policy.backoff_s, task.policy.max_attempts) == ((2.0, 30.0), 9)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("rate_limit", r"rate_limit; did you mean source"),
+        ("priority", r"does not take priority: 0 is the most urgent in outlive, and 9 the least"),
+        ("dont_autoretry_for", r"does not take dont_autoretry_for: catch these exceptions"),
+    ],
+)
+def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_write(option, sentence):
+    with pytest.raises(outlive.ConfigError, match=sentence):
+        shared_task(**{option: "3"})(total.task.function)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("priority", r"write add\.task\.using\(priority=…\)\.enqueue\(…\)$"),
+        ("link_error", r"write add\.task\.using\(on_failed=…\)\.enqueue\(…\) \(a task that takes the id"),
+        ("time_limit", r"write add\.task\.using\(timeout=…\)\.enqueue"),
+        ("link", r"write one \| other"),
+        ("retry", r"leave it out: it is for a broker$"),
+        (
+            "ignore_result",
+            r"leave it out: a job without a return value stores nothing; keep_finished=… limits the rest$",
+        ),
+        ("retry_backoff", r"give it to the task, or write add\.task\.using\(…\)"),
+    ],
+)
+def test_an_option_of_a_call_that_means_something_else_is_refused_with_what_to_write(option, sentence):
+    with pytest.raises(outlive.ConfigError, match=f"apply_async does not take {option}: {sentence}"):
+        add.apply_async((1, 2), **{option: True})
+
+
+def test_an_id_that_is_no_uuid_is_refused():
+    with pytest.raises(outlive.ConfigError, match=r"task_id is 'order-7', and an id is a UUID: leave it out"):
+        add.apply_async((1, 2), task_id="order-7")
+
+
+def test_a_retry_with_other_options_is_refused():
+    with pytest.raises(outlive.ConfigError, match="takes exc and countdown: give max_retries to shared_task"):
+        Request(3).retry(countdown=5, max_retries=9)
+
+
+SHIM = {
+    "a shared task": add,
+    "self of a task": Request(3),
+    "a result": AsyncResult(str(uuid4())),
+    "the result of a group": GroupResult([]),
+    "a signature": add.s(1, 2),
+}
+
+
+@pytest.mark.parametrize(("what", "name"), [(what, one) for what in SHIM for one in foreign_options.SHIM[what]])
+def test_what_an_object_lacks_is_said_with_what_to_write(what, name):
+    with pytest.raises(AttributeError, match=rf"^{what} has no {name}: (write|leave) "):
+        getattr(SHIM[what], name)
+    assert not hasattr(SHIM[what], "dealy")
+
+
+@pytest.mark.parametrize("name", foreign_options.CELERY_NAMES)
+def test_an_import_that_is_not_there_says_what_to_write(name):
+    with pytest.raises(ImportError, match=rf"^outlive\.celery has no {name}: \w+ "):
+        exec(f"from outlive.celery import {name}")
+    assert not hasattr(importlib.import_module("outlive.celery"), "Clery")
+
+
+def test_a_shared_task_has_a_schedule_and_is_told_of_failed_jobs(outlive_jobs, monkeypatch):
+    monkeypatch.setattr(app, "schedules", {})
+    monkeypatch.setattr(app, "follower", None)
+    assert (app.schedule(every="1h", args=[1, 2])(add), app.on_failed(told)) == (add, told)
+    outlive_jobs.advance("1h")
+    failed = picky.delay("value")
+    own = picky.task.using(on_failed=told).enqueue("value")
+    outlive_jobs.run()
+    assert len(outlive_jobs.enqueued(add.task)) == 1
+    assert {AsyncResult(str(job.id)).get(5) for job in outlive_jobs.enqueued(told.task)} >= {str(own.id)}
+    assert failed.failed()
 
 
 def test_tasks_get_their_queues_by_patterns_that_are_given_before_them(monkeypatch):

@@ -87,7 +87,8 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
     args = options.get("args")
 
     def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
-        task: Task[..., Any, Any] = function if isinstance(function, Task) else app.task(function)
+        found = getattr(function, "task", function)  # A shared task of outlive.celery has one.
+        task: Task[..., Any, Any] = found if isinstance(found, Task) else app.task(function)
         if app.tasks.get(task.name) is not task:
             raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
         own_name = name or task.name
@@ -100,7 +101,7 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         schedule = Schedule(name=own_name, task=task.name, was=was, args=packed, **given)
         if app.schedules.setdefault(schedule.name, schedule) != schedule:
             raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
-        return task
+        return cast("Task[..., Any, Any]", function) if task is found else task
 
     return cast("ScheduleDecorator", register)
 

@@ -124,6 +124,7 @@ def _fields(policy: Policy, given: JobOptions) -> dict[str, Any]:
 
 def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
     """The task itself. ConfigError if it is something else, such as a plain function."""
+    task = getattr(task, "task", task)  # That of a shared task of outlive.celery.
     if not isinstance(task, Task):
         raise ConfigError(f"{words} a task, which is a function with @app.task, not {task!r}")
     return task
@@ -137,8 +138,8 @@ def follower(task: OnFailed) -> dict[str, Any]:
     try:
         request = found.job(UUID(int=0), "").request
     except BadArguments as error:
-        takes = "on_failed takes a task with two parameters, the id of the failed job (a UUID) and its error (text)"
-        raise BadArguments(f"{takes}: {error}") from None
+        takes = "on_failed takes a task with two parameters, the id of the failed job and its error"
+        raise BadArguments(f"{takes}, as in `def tell(job: UUID, error: str)`: {error}") from None
     fields = cast("dict[str, Any]", wire.decode(as_json(request)))
     return {name: value for name, value in fields.items() if name not in ("id", "args", "links")}
 
