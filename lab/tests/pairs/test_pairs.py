@@ -58,7 +58,8 @@ def test_a_cut_stands_before_each_statement_that_names_a_table():
 
 def findings(url: str, pair: str) -> list[str]:
     options = Options(only=pair)
-    with closing(Company(url, options)) as company:
+    company = Company(url, options)
+    with closing(company.ring):
         return [finding for share in shares(options) for finding in company.play(share).findings]
 
 

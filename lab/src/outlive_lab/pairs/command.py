@@ -94,9 +94,6 @@ class Company:
         self.ring = Ring(url, PLAYED.isoformat())
         self.stages: dict[str, Stage] = {}
 
-    def close(self) -> None:
-        self.ring.close()
-
     def stage(self, name: str) -> Stage:
         if name not in self.stages:
             made = {one.__name__: one for one in SCENES}
@@ -117,7 +114,7 @@ class Company:
         stage.repeats = tally.repeats
         for actions in self._played(stage, share):
             tally.pairs += 1
-            for order in self._orders(stage, actions, share.round):
+            for order in orders(stage, actions, share.round, self.options.seed):
                 if time.monotonic() > until:
                     return tally
                 if finding := stage.play(actions, order):
@@ -130,27 +127,26 @@ class Company:
 
     def _played(self, stage: Stage, share: Share) -> Iterator[Sequence[Action]]:
         """The pairs of a share of which both do something, in the long run also one after the other; its triples."""
+        thoroughly = share.round == "both"
         for first, second in pairs(share, self.options):
-            acting = stage.acts(first), stage.acts(second)
+            one, two = (first, second) if first.name == share.action else (second, first)
             if share.round == "triples":
                 yield from ((first, second, third) for third in ACTIONS if stage.acts(third))
-            elif all(acting) or (share.round == "both" and any(acting) and stage.matters(first, second)):
-                yield first, second
+            elif not thoroughly and not stage.acts(one):
+                return
+            else:
+                acting = stage.acts(one), stage.acts(two)
+                if all(acting) or (thoroughly and any(acting) and stage.matters(first, second)):
+                    yield first, second
 
-    def _orders(self, stage: Stage, actions: Sequence[Action], round: str) -> list[Order]:
-        first, second, *_ = actions
-        every = list(one_stop(stage, first, second))
-        random.Random(f"{self.options.seed} {first.name} / {second.name}").shuffle(every)
-        match round:
-            case "once":
-                return every[:1]
-            case "all":
-                return every[1:]
-            case "both":
-                both = stage.acts(first) and stage.acts(second)
-                return [*stops_in_both(stage, first, second), *([] if both else every)]
-            case _:
-                return every
+
+def orders(stage: Stage, actions: Sequence[Action], round: str, seed: int) -> list[Order]:
+    first, second, *_ = actions
+    every = list(one_stop(stage, first, second))
+    random.Random(f"{seed} {first.name} / {second.name}").shuffle(every)
+    if round == "both":
+        return [*stops_in_both(stage, first, second), *([] if stage.acts(first) and stage.acts(second) else every)]
+    return {"once": every[:1], "all": every[1:], "triples": every}[round]
 
 
 def one_stop(stage: Stage, first: Action, second: Action) -> Iterator[Order]:
@@ -262,50 +258,47 @@ def line(tallies: Sequence[Tally], every: Sequence[Share]) -> str:
 
 def page(options: Options, tallies: Sequence[Tally], every: Sequence[Share]) -> str:
     """The report."""
-    words = " --long" if options.long else ""
     scenes = sorted({share.scene for share in every})
     rounds = list(dict.fromkeys(share.round for share in every))
-    rows = [_row(name, [one for one in tallies if one.share.scene == name], rounds) for name in scenes]
-    over = [_share_of(round, tallies, every) for round in rounds]
-    findings = [f"- {finding}" for tally in tallies for finding in tally.findings]
+    whole = Counter(tally.share.round for tally in tallies if tally.whole)
+    there = Counter(share.round for share in every)
+    parts = ", ".join(f"{ROUNDS[round]}: {whole[round]:,} of {there[round]:,} shares" for round in rounds)
+    findings = [finding for tally in tallies for finding in tally.findings]
     return "\n".join(
         [
-            "# Every two statements at once",
-            "",
-            f"`./run pairs{words} --seed {options.seed}`: {len(ACTIONS)} actions by "
-            f"{len({one.statement for one in ACTIONS})} statements, in {len(scenes)} scenes, on a machine that had "
-            "other work.",
-            "",
-            "A pair is two actions of which each does something in the scene. An order says where the first one stops, "
-            "at a statement inside or before its commit, while the second one runs, and at which level of isolation. "
-            "First each pair is played in one order, chosen by the seed, then in all others. A long run also stops "
-            "both, locks rows in the way of the first, and lets a third action join where a pair was once wrong. What "
-            "is not played yet is not counted: the run was over when its time was, or goes on later.",
-            "",
-            *over,
-            "",
+            _HEAD.format(
+                words=f"{' --long' * options.long} --seed {options.seed}",
+                actions=len(ACTIONS),
+                statements=len({one.statement for one in ACTIONS}),
+                scenes=len(scenes),
+                parts=parts,
+            ),
             f"| scene | pairs | {' | '.join(ROUNDS[round] for round in rounds)} | deadlocks, repeated | wrong | time |",
-            f"|---|---:|{'---:|' * len(rounds)}---:|---:|---:|",
-            *rows,
+            f"|---|{'---:|' * (len(rounds) + 4)}",
+            *(_row(name, [one for one in tallies if one.share.scene == name], rounds) for name in scenes),
             _row("all", tallies, rounds),
+            *(["", "## Wrong", "", "```", *findings, "```"] if findings else []),
             "",
-            *(["## Wrong", "", *findings, ""] if findings else []),
         ]
     )
 
 
+_HEAD = """# Every two statements at once
+
+`./run pairs{words}`: {actions} actions by {statements} statements, in {scenes} scenes.
+
+A pair is two actions of which each does something in the scene. An order says where the first one stops, at a
+statement inside or before its commit, while the second one runs, and at which level of isolation. First each pair is
+played in one order, which the seed chooses, then in all others. A long run also stops both, locks rows in the way of
+the first, and lets a third action join where a pair once was wrong. A share is the pairs of one action in a scene.
+
+Played to the end: {parts}. The table counts what was played, and nothing else.
+"""
+
+
 def _row(name: str, tallies: Sequence[Tally], rounds: Sequence[str]) -> str:
-    orders = Counter[str]()
-    for one in tallies:
-        orders[one.share.round] += one.orders
-    pairs = sum(one.pairs for one in tallies if one.share.round == "once")
-    counts = [pairs, *(orders[round] for round in rounds), sum(one.repeats["40P01"] for one in tallies)]
-    wrong = sum(len(one.findings) for one in tallies)
-    cells = [name, *(f"{count:,}" for count in (*counts, wrong)), f"{sum(one.seconds for one in tallies):.0f} s"]
-    return f"| {' | '.join(cells)} |"
-
-
-def _share_of(round: str, tallies: Sequence[Tally], every: Sequence[Share]) -> str:
-    there = sum(share.round == round for share in every)
-    done = sum(one.whole for one in tallies if one.share.round == round)
-    return f"- {ROUNDS[round]}: {'all' if done == there else f'{done:,} of {there:,}'} shares were played to their end"
+    played = [sum(one.orders for one in tallies if one.share.round == round) for round in rounds]
+    pairs = sum(one.pairs for one in tallies if one.share.round == rounds[0])
+    deadlocks, wrong = (sum(one.repeats["40P01"] for one in tallies), sum(len(one.findings) for one in tallies))
+    cells = [name, *(f"{count:,}" for count in (pairs, *played, deadlocks, wrong))]
+    return f"| {' | '.join(cells)} | {sum(one.seconds for one in tallies):.0f} s |"

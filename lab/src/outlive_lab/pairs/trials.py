@@ -23,21 +23,20 @@ from outlive_lab.pairs.sessions import BEGUN, OPEN, Act, Actor, How, LeftWaiting
 from outlive_lab.pairs.shapes import Shape
 
 Stop = int | str | None
-_ENDS = ("end_and_claim", "complete_with_records", "succeed", "fail", "complete", "restart", "suspend", "wait_in")
-_STEPS = ("keep_steps", "keep_step")
-_LOSSES = ("expire", "reap", "goodbye")
+_SOURCES = ("count_outcomes", "ask_source", "pause_source", "resume_source", "set_source")
 TOLERATED = {
-    # The worker sends the end of an attempt when its steps are answered.
-    *(frozenset({end, step}) for end in (*_ENDS, "once") for step in _STEPS),
-    frozenset({"restart", "once"}),
-    # A step that is kept as its attempt is given up is kept, and does not clear the counters.
-    *(frozenset({loss, step}) for loss in _LOSSES for step in _STEPS),
-    # Ends of the protocol don't wait for a source that is locked, and are not counted there.
-    *(frozenset({end, "count_outcomes"}) for end in ("succeed", "fail")),
+    # A step that is kept as its job begins again stays. A worker sends the end of an attempt when all its steps are
+    # written (`hold` in outlive/worker/attempts/progress.py), and a client in another language waits for each answer.
+    *(frozenset({"restart", step}) for step in ("keep_steps", "keep_step")),
+    # A step that is kept as its attempt is reaped is kept, and clears no counter: whichever attempt keeps a name first
+    # decides its value, so that needs no lock (`keep_steps` in outlive/sql/statements/steps.sql).
+    *(frozenset({"reap", step}) for step in ("keep_steps", "keep_step")),
+    # Ends of the protocol don't wait for a source that is locked, and are not counted there (`patient` in
+    # outlive/sql/schema/functions/sources.sql).
+    *(frozenset({end, lock}) for end in ("succeed", "fail") for lock in _SOURCES),
     # A job that a worker takes as it is declared dead is reaped with the others. A claim reads its worker's row without
     # a lock, which would cost each claim a write; a death counts what it sees (`died_with`).
-    *(frozenset({"resume", death}) for death in ("give_up_silent", "declare_dead")),
-    *(frozenset({claim, "give_up_silent"}) for claim in ("claim J", "claim K")),
+    *(frozenset({take, "give_up_silent"}) for take in ("resume", "claim J")),
 }
 """Actions that may end in another way than one after the other: only the rules tell whether they are right."""
 RECORD = -1
@@ -181,7 +180,7 @@ class Stage:
         return action.acts_unseen(self.scene.name) or self.serial(action).shape != self.serial().shape
 
     def matters(self, first: Action, second: Action) -> bool:
-        """Whether one of them does something only after the other."""
+        """Whether the one that does nothing alone does something after the other, or undoes it."""
         alone = self.serial(first if self.acts(first) else second).shape
         return {self.serial(first, second).shape, self.serial(second, first).shape} != {alone}
 
