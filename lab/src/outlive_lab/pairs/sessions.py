@@ -82,15 +82,16 @@ class Actor:
         return self._thread.submit(self._run, act, how)
 
     def go_on(self) -> None:
-        """To be called by the watcher, which holds the lock at which the session may have stopped."""
-        self.place = Place.ACTING
+        """Stop no more. To be called by the watcher, which holds the lock at which the session may have stopped."""
+        if self.place is Place.STOPPED:
+            self.place = Place.ACTING
         self._go_on.set()
 
     def _hear(self, said: str) -> None:
         word, _, rest = said.partition(" ")
         if word == "cut":
             self.passed.append(rest)
-        elif word == "stopped":
+        elif word == "stopped" and not self._go_on.is_set():
             self._tell(Place.STOPPED)
 
     def _tell(self, place: Place) -> None:
@@ -98,8 +99,9 @@ class Actor:
         self._news.put(None)
 
     def _stop_here(self) -> None:
-        self._tell(Place.STOPPED)
-        self._go_on.wait()
+        if not self._go_on.is_set():
+            self._tell(Place.STOPPED)
+            self._go_on.wait()
 
     def _run(self, act: Act, how: How) -> object:
         try:
@@ -162,8 +164,7 @@ class Ring:
         return answer
 
     def let_go(self, actor: Actor) -> None:
-        if actor.place is Place.STOPPED:
-            actor.go_on()
+        actor.go_on()
         if actor.number in self.held:
             self.watcher.execute("select pg_advisory_unlock(%s)", [LOCKS + actor.number])
             self.held.discard(actor.number)
