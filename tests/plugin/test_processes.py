@@ -13,7 +13,7 @@ import outlive
 from outlive import Outcome, State, embedded
 from outlive import pytest as plugin
 from outlive.client.redirection import redirected
-from outlive.pytest import Jobs
+from outlive.pytest import Jobs, processes
 from outlive.pytest.databases import Databases, with_name
 from outlive.pytest.processes import wanted
 from outlive.temporary.server import temporary_home
@@ -53,6 +53,26 @@ def test_a_step_that_no_job_has_kept_is_named_with_those_that_were(outlive_jobs)
     shop.fulfil.enqueue(7)
     with pytest.raises(outlive.OutliveError, match=r"no job has kept the step charge, but pack, pack#2"):
         outlive_jobs.run(kill_after="charge")
+
+
+def test_a_killed_job_goes_on_also_if_its_worker_stops_only_after_its_backoff(outlive_jobs, monkeypatch):
+    drain = processes.drain
+
+    def drain_and_stop_slowly(*how):
+        drain(*how)
+        outlive_jobs.advance("1h")
+
+    monkeypatch.setattr(processes, "drain", drain_and_stop_slowly)
+    job = shop.fulfil.enqueue(7)
+    ran = [one.outcome for one in outlive_jobs.run(kill_after="pack") if one.job_id == job.id]
+    assert ran == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+def test_a_run_that_kills_no_process_is_no_proof(outlive_jobs):
+    shop.fulfil.enqueue(7)
+    outlive_jobs.run()
+    with pytest.raises(outlive.OutliveError, match="no process was killed after the step pack: it was kept before"):
+        outlive_jobs.run(kill_after="pack")
 
 
 def test_a_task_that_no_worker_can_import_is_refused(outlive_db):

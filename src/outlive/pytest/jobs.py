@@ -110,10 +110,12 @@ class Jobs:
             if raising and (failed := next(filter(_has_failed, ran), None)):
                 raise OutliveError(f"job {failed.job_id} of {failed.task} ended as {failed.outcome}: {failed.error}")
             goes_on = delayed or (kill_after is not None and self._killed(ran))
-            if not goes_on or not self._wait_for_next(queues):
+            # A backoff may be over before the worker has stopped.
+            became_due = (in_processes or kill_after is not None) and self._unsettled(queues)
+            if not goes_on or not (became_due or self._wait_for_next(queues)):
                 break
-        if kill_after is not None and kill_after not in (kept := self._kept_steps()):
-            raise OutliveError(f"no job has kept the step {kill_after}, but {', '.join(kept) or 'no step at all'}")
+        if kill_after is not None:
+            self._check_killed(kill_after, ran)
         self._warn_of_unknown()
         return ran
 
@@ -148,28 +150,38 @@ class Jobs:
     def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:
         if django := self._of_django():
             django.refuse_processes()
-        where = {"tasks": list(self._tasks()), "queues": queues}
-        if not self._value(_UNSETTLED, where):
+        if not self._unsettled(queues):
             return []
         last = self._value("select coalesce(max(token), 0) from outlive.attempts")
         apps = [app for app in self._all_apps() if app.tasks]
         due = {job.task for job in self.enqueued()}
         wanted = processes.wanted(apps, due, kill_after)
-        processes.drain(wanted, self.url, queues, lambda: not self._value(_UNSETTLED, where), within_s)
+        processes.drain(wanted, self.url, queues, lambda: not self._unsettled(queues), within_s)
         rows = self._connection.execute(_ENDED.encode(), [last]).fetchall()
         return [
             Ran(id, task, attempt, Outcome(outcome), State(state), self._decoded(task, result), error)
             for id, task, attempt, outcome, state, result, error in rows
         ]
 
+    def _unsettled(self, queues: Sequence[str] | None) -> bool:
+        """Whether a job is due or runs."""
+        return bool(self._value(_UNSETTLED, {"tasks": list(self._tasks()), "queues": queues}))
+
     def _killed(self, ran: Sequence[Ran]) -> bool:
         """Whether one of these jobs was killed, and waits for its next attempt."""
         dead = [one.job_id for one in ran if one.outcome is Outcome.CRASHED]
         return State.RETRYABLE in db.run(self._connection, store.statuses(dead)).values()
 
-    def _kept_steps(self) -> list[str]:
+    def _check_killed(self, step: str, ran: Sequence[Ran]) -> None:
         rows = self._connection.execute("select distinct name from outlive.steps order by name").fetchall()
-        return [name for (name,) in rows]
+        if (step,) not in rows:
+            kept = ", ".join(name for (name,) in rows) or "no step at all"
+            raise OutliveError(f"no job has kept the step {step}, but {kept}")
+        if not any(one.outcome is Outcome.CRASHED for one in ran):
+            raise OutliveError(
+                f"no process was killed after the step {step}: it was kept before, or is a wait or of `once`;"
+                " name a step that is a function"
+            )
 
     def _decoded(self, task: str, result: str | None) -> object:
         return None if result is None else self._tasks()[task].codec.decode_result(result.encode())
