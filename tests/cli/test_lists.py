@@ -152,7 +152,7 @@ def test_show_tells_a_killers_whole_life_with_the_evidence(cli, queue):
 def test_show_names_the_worker_that_runs_the_job(cli, queue):
     queue.register_worker()
     job = queue.make()
-    assert "no attempt yet" in cli("show", job).out
+    assert "no attempt has ended yet" in cli("show", job).out
     queue.claim_job(job)
     assert "running" in (text := cli("show", job).out)
     assert "on crawler-1" in text

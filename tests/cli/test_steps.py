@@ -1,7 +1,9 @@
 """The commands steps, rerun and supply."""
 
 from outlive import store
+from outlive.protocol import Wait
 from outlive.states import Outcome
+from tests.driving.making import WORKER
 
 
 def test_rerun_lets_a_job_begin_again_at_a_step(cli, queue):
@@ -47,3 +49,19 @@ def test_supply_refuses_what_is_not_json_and_what_is_kept_unless_it_is_told_to_r
     assert queue.value("select value::text from outlive.steps") == '"charge"'
     said = "the step charge has this value now; rerun the job from a later step to go on from it\n"
     assert cli("supply", job, "charge", "7", "--replace").out == said
+
+
+def test_a_long_value_leaves_room_for_the_names_of_the_steps(cli, queue):
+    job = queue.make_finished()
+    name = "parse:the-seventeenth-page"
+    cli("supply", job, name, f'"{"long " * 100}"')
+    listed = cli("steps", job).out
+    assert name in listed
+    assert " (cli)" in listed
+
+
+def test_a_signal_that_ends_no_wait_says_where_to_see_what_the_job_waits_for(cli, queue):
+    running = queue.claim_job(queue.make())
+    queue.run(store.suspend(WORKER, Wait(running.token, "receive:packed", after_s=60.0, signal="packed")))
+    said = "the signal packd was sent; the job is suspended: `outlive show` says what it waits for\n"
+    assert cli("send", running.id, "packd", "7").out == said

@@ -119,7 +119,7 @@ def _shown(life: Life, most: int) -> RenderableType:
     if job["state"] == State.RUNNING:
         lines += _under_way(job, said, most)
     elif not attempts:
-        lines.append(text(("no attempt yet", "dim")))
+        lines.append(text(("no attempt has ended yet", "dim")))
     return screen.stacked(*lines)
 
 

@@ -20,7 +20,7 @@ from outlive.operations import step_verbs
 MAX_VALUE_CHARS = 200
 STEPS = (
     Column("step", of("name")),
-    Column("value", lambda row: text(_short(row["value"]))),
+    Column("value", lambda row: text(_short(row["value"])), shrink="cut"),
     Column("attempt", count_of("attempt"), "right"),
     Column("supplied by", of("supplied_by"), shrink="fold"),
     Column("took", lambda row: text("" if row["took_s"] is None else duration(row["took_s"])), "right"),

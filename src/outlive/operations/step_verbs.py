@@ -16,7 +16,7 @@ RERUN = "This step and all that were kept after it are dropped, and are taken ag
 SUPPLY = "The job goes on from this value, and does not take the step. It is JSON: write text in quotes."
 SEND = "The job receives it once, and goes on if it waits for it. The value is JSON: write text in quotes."
 _THEN = {
-    State.SUSPENDED: "the job waits on, and goes on from it later",
+    State.SUSPENDED: "the job waits for something else, and goes on from it later",
     State.RUNNING: "the attempt under way gets it if it is in this step, and otherwise the next one",
     State.QUARANTINED: "release the job to go on from it",
     State.FAILED: "retry the job to go on from it",
@@ -43,6 +43,8 @@ def send(job: UUID, signal: str, value: str, by: By) -> Steps[str]:
     """Send a signal to a job, and say what follows. BadArguments: it can't be sent, and why."""
     sending = store.send(job, signal, _json(value))
     state: str = yield from audited(sending, by, "send", {"ids": [job], "signal": signal}, jobs=1)
+    if state == State.SUSPENDED:
+        return f"the signal {signal} was sent; the job is suspended: `outlive show` says what it waits for"
     return f"the signal {signal} was sent; the job is {state}"
 
 
