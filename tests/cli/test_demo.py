@@ -72,7 +72,7 @@ def test_the_demo_is_right_shows_a_dashboard_and_leaves_nothing_behind():
     assert not processes_in(home)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_demo_that_is_stopped_leaves_nothing_behind(number):
     demo = Cli(None).process("demo", "--quick", PYTHONUNBUFFERED="1")
     assert demo.stdout is not None

@@ -6,6 +6,8 @@ import re
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.django.projects import PROJECT, environment
 from tests.driving import pages
 from tests.driving.workers import ROOT
@@ -31,6 +33,7 @@ def ask(port: int, form: str | None, path: str) -> str:
     return said
 
 
+@pytest.mark.long
 def test_the_project_of_the_page_confirms_an_order_that_comes_through_http(empty_database_url, tmp_path):
     blocks = pages.blocks_of(PAGE)
     log, port, orders = tmp_path / "site.log", 0, 0

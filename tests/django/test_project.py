@@ -83,6 +83,7 @@ def test_before_the_schema_is_there_its_command_is_named(words, code, empty_data
     assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr
 
 
+@pytest.mark.long
 def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_stops(empty_database_url, tmp_path):
     folder = shutil.copytree(PROJECT, tmp_path / "shop")
     environ = {**os.environ, **environment(empty_database_url), "PYTHONDONTWRITEBYTECODE": "1"}

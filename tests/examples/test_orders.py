@@ -72,6 +72,7 @@ def rows(url: str, table: str) -> list[tuple[object, ...]]:
         return connection.execute(sql.SQL("table {}").format(sql.Identifier(table))).fetchall()
 
 
+@pytest.mark.long
 def test_an_order_is_fulfilled_by_a_job_that_dies_sleeps_and_waits_for_a_person(web, orders_url, outlive_jobs):
     order = make_order(1200)
     begun = web.post(f"/orders/{order}/fulfilment")

@@ -80,6 +80,7 @@ def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(worker, q
     eventually(lambda: not browsers(room), within_s=5, what="no browser is left")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_pages_without_scripts_are_fetched_and_the_others_get_a_browser(worker, queue):
     with site.serve(good=12, poison=()) as served:

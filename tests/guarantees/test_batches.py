@@ -26,6 +26,7 @@ def batched(database_url: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("batched")
 def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start, queue):
     with app.batch("tree", **callbacks()) as batch:

@@ -463,6 +463,7 @@ def test_workers_that_are_stopped_cost_nothing(start, queue, tmp_path):
         assert queue.hold_of(job.id) is None
 
 
+@pytest.mark.long
 def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(start, hand, queue, tmp_path):
     """The test moves the suspect's minute into the past; workers look every five seconds."""
     suspect = faults.wait_for.enqueue(str(tmp_path / "go"))

@@ -91,6 +91,7 @@ def settled(queue: Queue, job: UUID, wanted: State) -> dict[str, object]:
     return queue.row("select * from outlive.attempts where job_id = %s order by attempt desc limit 1", job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_worker_in_node_is_killed_and_its_jobs_run_in_python_within_seconds(
     folder, database_url, queue, start, request

@@ -175,6 +175,7 @@ def test_a_flooded_source_starves_no_other_and_no_queue(start, queue):
     assert late.status() is State.PENDING
 
 
+@pytest.mark.long
 def test_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(start, queue):
     early = calling.crawl.using(source="site-0").enqueue()
     start(slots=4)
@@ -310,7 +311,9 @@ FAILURES = "select count(*) from outlive.attempts where outcome = 'failed'"
 BEHIND = "select count(*) from outlive.attempts where error = 'the source flaky failed just before it began'"
 
 
-@pytest.mark.parametrize("request_", [False, True], ids=["as a whole", "in a request"])
+@pytest.mark.parametrize(
+    "request_", [pytest.param(False, id="as a whole", marks=pytest.mark.long), pytest.param(True, id="in a request")]
+)
 def test_the_breaker_opens_as_soon_also_if_many_jobs_were_claimed_ahead(start, queue, request_):
     """Each child may fail once before it knows, and so may one more that it was given just then."""
     slots, breaker_failures = 2, 3

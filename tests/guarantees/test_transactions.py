@@ -165,6 +165,7 @@ def kill_django(kill_around_commits: Killing, database_url: str, monkeypatch: py
     return functools.partial(kill_around_commits, kind=TASKS_OF_DJANGO)
 
 
+@pytest.mark.long
 def test_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django):
     kill_django(clients=3, children=2, workers=1)
 

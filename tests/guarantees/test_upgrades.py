@@ -72,6 +72,7 @@ def succeeded(queue: Queue) -> int:
     return int(queue.value("select count(*) from outlive.attempts where state = 'succeeded'"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("faults_app")
 def test_a_schema_that_serves_the_version_before_is_installed_while_that_works_and_is_killed(
     start, queue, database_url, following

@@ -31,6 +31,7 @@ def tasks(servers: list[Server]) -> Any:
     return importlib.import_module("shards.tasks")
 
 
+@pytest.mark.long
 def test_a_shard_that_dies_stops_only_its_own_tenants_and_loses_nothing(servers, tasks, start):
     for name in ("first", "second"):
         start(url="", target=f"shards.tasks:{name}", folder=ROOT / "examples", slots=2, name=name)

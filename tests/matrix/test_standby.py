@@ -132,6 +132,7 @@ def test_the_doctor_of_a_standby_says_so_and_looks_at_the_rest(standby):
     assert not any("could not look at" in what for what in levels)
 
 
+@pytest.mark.long
 def test_the_dashboard_of_a_standby_shows_every_page_and_says_why_it_changes_nothing(server, standby):
     use(server.url)
     job = faults.add.enqueue(1, 2)

@@ -150,7 +150,7 @@ def _own_app(database_url: str) -> Iterator[None]:
 @pytest.mark.fault(3)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("most", [4, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.long)])
 def test_a_durable_job_does_each_thing_once_whatever_dies_at_a_statements_boundary(
     server, start, tmp_path, fault, most
 ):

@@ -55,6 +55,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_pat
     assert set(json.loads(asked)) == NEEDED
 
 
+@pytest.mark.long
 def test_what_is_published_has_nothing_of_the_laboratory_and_installs_from_source(tmp_path):
     assert call(*UV, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT).returncode == 0
     (wheel,), (source,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")

@@ -107,7 +107,7 @@ def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(start, queue, 
     assert {("released", 0, 0, 0), ("crashed", 0, 1, 0)} == ends(queue)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize(("task", "many"), [(faults.warm_until, 500), (faults.fresh_until, 50)])
 def test_nothing_waits_behind_a_job_that_runs_over(start, queue, tmp_path, workers, task, many):
     """Another slot takes the jobs that were claimed ahead; with one slot per worker, the other worker does."""

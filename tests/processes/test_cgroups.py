@@ -142,6 +142,7 @@ def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_
     assert [job.result(timeout=60) for job in jobs] == 2 * ["seen"]
 
 
+@pytest.mark.long
 @pytest.mark.fault(67)
 def test_a_job_whose_group_was_full_of_page_cache_is_not_charged_when_a_stranger_takes_all_memory(
     start, queue, tmp_path, group
@@ -188,6 +189,7 @@ def test_a_strangers_death_for_want_of_memory_is_no_evidence_where_there_are_gro
     assert (only.outcome, only.error) == (Outcome.CRASHED, "the process was killed by SIGKILL")
 
 
+@pytest.mark.long
 @pytest.mark.fault(12)
 @pytest.mark.timeout(300)
 def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_proven(start, queue, group):

@@ -17,6 +17,7 @@ WATCHING = 3
 """The connections of a worker that watches and has nothing else to do."""
 
 
+@pytest.mark.long
 def test_a_flood_of_calls_takes_no_more_connections_than_the_setting_says_and_gives_them_back(
     start, queue, database_url
 ):

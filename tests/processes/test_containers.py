@@ -21,6 +21,7 @@ def states(queue: Queue, jobs: list[Job[Any]]) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
+@pytest.mark.long
 @pytest.mark.fault(12)
 @pytest.mark.timeout(300)  # It starts many workers, which takes long on a machine that is busy.
 def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(start, queue):

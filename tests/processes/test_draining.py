@@ -44,6 +44,7 @@ def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, que
     assert "drains, because an operator asked for it: 2 jobs are running" in worker.log()
 
 
+@pytest.mark.long
 def test_a_fleet_that_is_scaled_in_under_load_loses_no_second_of_work(start, queue, database_url, tmp_path):
     """As Kubernetes does it: the command that waits, and then SIGTERM. Jobs come all the time."""
     workers = [start(slots=2, name=f"web-{n}") for n in range(3)]

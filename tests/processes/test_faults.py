@@ -124,7 +124,7 @@ def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[in
 
 @pytest.mark.fault(3)
 @pytest.mark.timeout(1800)  # It starts many workers, which takes long on a machine that is busy.
-@pytest.mark.parametrize("most", [5, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.long)])
 def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(start, queue, database_url, tmp_path, most):
     needed = count_boundaries(start, queue, database_url, tmp_path)
     boundaries = [(n, side) for n in range(1, needed + 1) for side in Side]

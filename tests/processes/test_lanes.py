@@ -283,6 +283,7 @@ def test_an_urgent_job_waits_for_no_backlog(start, queue):
     assert late == (0,)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("faults_app")
 def test_a_job_of_another_task_gets_its_turn_beside_a_warm_backlog(start, queue):
     faults.app.enqueue_many(faults.warm.job(n) for n in range(30_000))

@@ -108,7 +108,7 @@ def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
 
 
 @pytest.mark.fault(72)
-@pytest.mark.parametrize("how", ["open", "read", "write"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.long) for how in ("open", "read")), "write"])
 @pytest.mark.parametrize("made", ["before the job", "while it runs"])
 def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
     start, queue, in_shared_memory, made, how

@@ -33,6 +33,7 @@ def _has_lines(path: Path, number: int) -> bool:
     return path.exists() and path.read_text().count("\n") >= number
 
 
+@pytest.mark.long
 def test_large_results_that_the_worker_does_not_read_yet_stop_no_neighbour(start, go, tmp_path):
     """It reads no faster than the database writes. Here it is stopped."""
     notes, ticks = tmp_path / "notes", tmp_path / "notes.ticks"

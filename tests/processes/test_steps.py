@@ -179,6 +179,7 @@ def test_steps_that_are_too_large_to_come_with_their_job_are_fetched(start, note
     assert lines(notes, "total") == ["total 2400000"]
 
 
+@pytest.mark.long
 def test_a_job_that_keeps_too_much_fails_with_a_sentence(start, notes):
     job = greedy.enqueue()
     start(target=TARGET)

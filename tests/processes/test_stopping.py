@@ -37,8 +37,8 @@ def assert_all_succeed_and_none_is_charged(
     assert counts == [(0, 0, 0)]
 
 
-@pytest.mark.parametrize("first", ["children", "supervisor"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", ["children", pytest.param("supervisor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(start, queue, tmp_path, first, number):
     """systemd stops a unit in this way, in any order of the processes."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
@@ -83,7 +83,7 @@ def kill_processes_of_jobs(folder: Path) -> None:
             linux.kill(process, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("first", ["children", "supervisor"])
+@pytest.mark.parametrize("first", [pytest.param("children", marks=pytest.mark.long), "supervisor"])
 def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first):
     """docker does this after ten seconds, whatever the grace."""
     worker, path = start(slots=SLOTS, grace_s="60"), tmp_path / "go on"

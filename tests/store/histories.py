@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.driving.making import Queue
 
 SHORT = settings(
-    max_examples=25,
+    max_examples=12,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

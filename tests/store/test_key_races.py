@@ -168,6 +168,7 @@ def test_a_job_with_others_behind_it_begins_only_if_it_is_sure_to_have_the_slot(
     assert [one.id for one in claim(queue)] == [second]
 
 
+@pytest.mark.long
 def test_batches_with_many_keys_in_any_order_never_deadlock(queue, connect):
     keys = [f"key-{n}" for n in range(50)]
     links_of = [links(key) for key in keys]

@@ -101,6 +101,7 @@ def rows_read(queue: Queue) -> Counter[str]:
     return Counter({name: int(rows) for name, rows in queue.execute(query.encode()).fetchall()})
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_jobs_that_queue_make_no_claim_and_no_end_slower(queue):
     """Half of them are of one full key; each of the others has a key of its own."""
     if queue.info.server_version < 150_000:

@@ -74,10 +74,11 @@ def ring(connect: Connect) -> Iterator[Ring]:
     ring.threads.shutdown()
 
 
-@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize(("place", "first"), RACES)
 def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring, place, first, commit):
-    """The first commits, and the second has waited for it or passed it by. In the long run the first also rolls back:
+    """The first commits, and the second has waited for it or passed it by. Or the first rolls back:
     then only the second happens, which tests/store/test_transitions.py tries for each event."""
     for second in EVENTS:
         clear(ring.watcher)
@@ -138,6 +139,7 @@ def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring
     assert_sound(ring.watcher)
 
 
+@pytest.mark.long
 def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect):
     keys = [f"{n}" for n in range(30)]
     made: list[UUID] = []

@@ -127,6 +127,7 @@ def test_jobs_that_share_a_process_have_their_own_tags(start, receiver, tmp_path
         assert (event["tags"]["name"], event["exception"]["values"][0]["value"]) == (name, name)
 
 
+@pytest.mark.long
 def test_the_events_of_a_job_are_in_the_trace_of_the_request_that_enqueued_it(start, receiver, database_url):
     worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_SENTRY": "true"}

@@ -42,16 +42,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlive_lab.bench.claims.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pytest.param(["claim", "warm"], id="some"),
-        pytest.param(list(command.BENCHMARKS), id="all", marks=pytest.mark.long),
-    ],
-)
 @pytest.mark.usefixtures("tiny")
-def test_every_line_gives_figures_as_json_and_as_a_picture(server_url, tmp_path, lines):
+def test_every_line_gives_figures_as_json_and_as_a_picture(server_url, tmp_path):
+    lines = list(command.BENCHMARKS)
     there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     words = ["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture), "--only", *lines]
 

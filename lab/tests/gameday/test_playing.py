@@ -165,6 +165,7 @@ def game(database_url: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
     shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_a_game_that_is_stopped_tells_what_it_saw_and_leaves_nothing(game, database_url):
     process, home = game
     process.send_signal(signal.SIGINT)
