@@ -88,6 +88,7 @@ def test_ctrl_c_during_the_imports_prints_nothing():
     assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.long
 def test_without_a_url_the_embedded_server_is_used_and_made_ready():
     home = Path(tempfile.mkdtemp(prefix="outlive-cli-", dir="/var/tmp"))
     home.chmod(0o755)

@@ -230,6 +230,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     assert ran.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.long
 def test_the_code_of_its_page_in_the_docs_works(database_url, tmp_path, monkeypatch):
     command, *others, web = pages.blocks_of("how-to/dashboard.md")
     settings, behind_proxy = (block for block in others if block.kind == "toml")

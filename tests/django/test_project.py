@@ -114,6 +114,7 @@ def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_s
     assert succeeded() == 2
 
 
+@pytest.mark.long
 def test_the_fixture_outlive_jobs_runs_the_tasks_of_django_too(empty_database_url, tmp_path):
     (tmp_path / "test_shop.py").write_text(JOBS_TEST)
     ours = {"PYTHONPATH": f"{PROJECT}{os.pathsep}{ROOT / 'src'}", "DJANGO_SETTINGS_MODULE": "project.settings"}

@@ -153,6 +153,7 @@ def test_the_readme_shows_what_becomes_of_its_job(tmp_path):
         eventually(lambda: pages.shows(shell.run(show.text), wanted), within_s=60, what=f"it shows {wanted}")
 
 
+@pytest.mark.long
 def test_the_page_of_installation_installs_and_removes_the_schema(empty_database_url, tmp_path):
     first, commands, drop, *_ = (block for block in pages.blocks_of("installation.md"))
     assert (first.kind, commands.kind, drop.kind) == ("", "bash", "sql")

@@ -33,6 +33,7 @@ NEVER_NOTICES = "do $$ begin loop end loop; end $$"
 COMPUTING = "select count(*) from pg_stat_activity where query like 'do $$%' and state = 'active'"
 
 
+@pytest.mark.long
 def test_killing_the_keeper_stops_the_server_and_the_next_use_restarts_both(directory, new_user):
     user = new_user(directory)
     url = user.ensure().url

@@ -68,6 +68,7 @@ def test_a_server_that_was_just_left_starts_again_for_the_next_user(directory, n
         user.kill()
 
 
+@pytest.mark.long
 def test_releasing_does_not_stop_the_server_of_others(directory, new_user):
     other = new_user(directory)
     url = other.ensure().url
@@ -106,6 +107,7 @@ def test_a_forked_child_keeps_the_server_and_repairs_it(directory):
     eventually(lambda: not processes_at(directory), within_s=2, what="the server gone with the forked child")
 
 
+@pytest.mark.long
 def test_a_program_that_a_user_executes_does_not_keep_the_server(directory):
     script = f"""if True:
         import subprocess

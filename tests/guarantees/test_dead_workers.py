@@ -94,6 +94,7 @@ def test_a_worker_registers_itself_and_holds_a_session(start, queue, monkeypatch
     assert by_variable.says("variables without the prefix OUTLIVE_ are in force: WORKER_ID (name)")
 
 
+@pytest.mark.long
 def test_each_start_has_an_id_of_its_own_and_the_same_name(start, queue):
     first = start(name="crawler-1")
     first.stop()

@@ -343,6 +343,7 @@ def test_a_bystander_is_cleared_and_finishes(start, hand, queue, tmp_path):
     assert other.result(timeout=20) == 2
 
 
+@pytest.mark.long
 def test_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(start, hand, queue, tmp_path):
     """FAULTS 48. If its worker vanishes then, nothing is proven: it begins alone once more."""
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -497,6 +498,7 @@ def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(start
     (tmp_path / "b").touch()
 
 
+@pytest.mark.long
 def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(start, queue, tmp_path):
     """The worker is frozen for longer than it may be silent, and its child ends its job meanwhile."""
     quick = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
@@ -563,6 +565,7 @@ def test_by_default_only_the_job_counts_and_its_history_is_shown(start, queue, d
     assert outcomes(queue, third) == [Outcome.CRASHED] * 3
 
 
+@pytest.mark.long
 def test_the_hook_of_a_quarantine_gets_the_evidence(start, tmp_path):
     start(name="crawler-1", on_quarantine=hook_into(tmp_path))
     job = faults.segfault.using(max_crashes=1).enqueue()
@@ -583,6 +586,7 @@ def test_the_hook_of_a_quarantine_gets_the_evidence(start, tmp_path):
     assert fact["peak_memory_bytes"] > 0
 
 
+@pytest.mark.long
 def test_a_task_of_which_many_jobs_crash_raises_an_alert_once(start, tmp_path):
     hook = hook_into(tmp_path)
     for _ in range(2):

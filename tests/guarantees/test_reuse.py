@@ -64,12 +64,14 @@ def test_numbers_that_a_job_has_seeded_are_not_drawn_by_the_next_one(worker):
     assert len({number for _, number in drawn}) == 4
 
 
+@pytest.mark.long
 def test_an_interpreter_of_the_tasks_own_is_compared_too(worker):
     first, second = (leftovers.leave_cold.enqueue().result(timeout=30) for _ in range(2))
     assert first == second == leftovers.leave_cold.enqueue("a thread").result(timeout=30)
     assert leftovers.leave_cold.enqueue().result(timeout=30) != first
 
 
+@pytest.mark.long
 def test_jobs_given_ahead_behind_one_that_leaves_something_run_elsewhere_at_no_cost(worker, queue):
     task, many = leftovers.begin, 100
     for job in leftovers.app.enqueue_many(

@@ -75,6 +75,7 @@ def test_a_source_is_a_row_made_by_the_apps_declaration(start, queue):
     assert health(queue, "narrow")["max_concurrency"] == 1
 
 
+@pytest.mark.long
 def test_an_operators_change_holds_at_once_and_for_the_next_worker(start, queue):
     start(slots=2)
     jobs = [calling.crawl.enqueue() for _ in range(30)]
@@ -164,6 +165,7 @@ def test_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(star
     assert share >= 0.8
 
 
+@pytest.mark.long
 def test_a_flooded_source_starves_no_other_and_no_queue(start, queue):
     start(slots=1)
     calling.app.enqueue_many([calling.flood.job() for _ in range(1500)])
@@ -203,6 +205,7 @@ def test_no_more_than_allowed_run_at_once(start, tmp_path):
 # Requests inside a job
 
 
+@pytest.mark.long
 def test_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the_first(start, queue):
     start()
     first, *others = calling.visit_often.enqueue(6).result(timeout=30)
@@ -222,6 +225,7 @@ COUNTED = {"raise": 1, "raise in a request": 2, "raise from a request": 3, "swal
 NOT_COUNTED = ("own fault", "give up", "die")
 
 
+@pytest.mark.long
 def test_a_failure_counts_once_if_the_task_holds_the_source_for_it(start, queue):
     worker = start(slots=1)
     queue.run(store.set_source("flaky", {"breaker_failures": 100}))
@@ -270,6 +274,7 @@ def test_a_request_cancelled_while_it_asks_gives_back_its_slot(start, connect, t
     assert number(connection, SLOTS) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [calling.hold_on, calling.hold_on_as_well], ids=["sync", "async"])
 def test_a_slot_is_given_back_also_over_a_connection_that_broke(start, queue, tmp_path, task):
     start(slots=1)
@@ -311,9 +316,8 @@ FAILURES = "select count(*) from outlive.attempts where outcome = 'failed'"
 BEHIND = "select count(*) from outlive.attempts where error = 'the source flaky failed just before it began'"
 
 
-@pytest.mark.parametrize(
-    "request_", [pytest.param(False, id="as a whole", marks=pytest.mark.long), pytest.param(True, id="in a request")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("request_", [False, True], ids=["as a whole", "in a request"])
 def test_the_breaker_opens_as_soon_also_if_many_jobs_were_claimed_ahead(start, queue, request_):
     """Each child may fail once before it knows, and so may one more that it was given just then."""
     slots, breaker_failures = 2, 3

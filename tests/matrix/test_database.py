@@ -198,13 +198,12 @@ def fill(path: Path) -> None:
             file.write(b"x" * 65536)
 
 
+@pytest.mark.long
 @pytest.mark.fault(40)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("jobs", "dead", "hold_s", "least"),
-    [
-        pytest.param(100, 300_000, 2.0, 0.3, id="busy"),
-        pytest.param(300, 0, 600.0, 0.6, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
-    ],
+    [pytest.param(100, 300_000, 2.0, 0.3, id="busy"), pytest.param(300, 0, 600.0, 0.6, id="exact")],
 )
 def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(start, jobs, dead, hold_s, least):
     """In front of its jobs are dead rows: of ten minutes of its own jobs, or of many made at once.

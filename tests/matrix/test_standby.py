@@ -105,6 +105,7 @@ def test_jobs_whose_end_a_lagging_standby_did_not_receive_run_again_and_end_once
     assert standby.ask("select from outlive.jobs where id = %s", lost.id) == []
 
 
+@pytest.mark.long
 def test_workers_leave_a_primary_that_is_frozen_and_begin_jobs_on_the_next_one(server, standby, start):
     url = address_of_primary(server, standby)
     use(url)
@@ -152,6 +153,7 @@ def test_the_dashboard_of_a_standby_shows_every_page_and_says_why_it_changes_not
     assert "the database is read-only now; nothing was written" in refused.text
 
 
+@pytest.mark.long
 def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(server, standby, start, tmp_path):
     use(server.url)
     url = address_of_primary(server, standby)

@@ -39,6 +39,7 @@ def pass_time(seconds: float) -> None:
     eventually(lambda: time.monotonic() - since > seconds, within_s=seconds + 60)
 
 
+@pytest.mark.long
 @pytest.mark.fault(24)
 def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(start, queue, database_url, tmp_path):
     clocks = [Clock(tmp_path / name) for name in ("ahead", "behind")]

@@ -48,6 +48,7 @@ def test_after_a_crash_of_the_server_three_watch_again_and_none_is_declared_dead
     last_one_notices(server, workers)
 
 
+@pytest.mark.long
 def test_after_a_failover_three_watch_again_on_the_new_server(server, standby, start):
     use(server.url)
     url = address_of_primary(server, standby)
@@ -58,6 +59,7 @@ def test_after_a_failover_three_watch_again_on_the_new_server(server, standby, s
     last_one_notices(standby, workers)
 
 
+@pytest.mark.long
 def test_watchers_spread_over_hosts(server, start):
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a process gets another host name by root, with unshare")

@@ -103,6 +103,7 @@ LAST_JOB = "select nullif(last_job, %s) from outlive.schedules where name = 'bil
 FIRE_EACH_SECOND = "update outlive.schedules set every_s = 1, starts_at = null where name = 'bill'"
 
 
+@pytest.mark.long
 def test_the_arguments_of_a_schedule_come_out_as_annotated_or_fail_each_job_for_good(start, queue, database_url):
     start(target=TARGET)
     cli = Cli(database_url)

@@ -47,6 +47,7 @@ def kill_for_memory(group: Group) -> None:
     assert group.kills() > before
 
 
+@pytest.mark.long
 @pytest.mark.fault(58)
 def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(start, queue, group, in_shared_memory):
     worker = start(within=group.within)
@@ -59,6 +60,7 @@ def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(start, queu
     assert 64_000_000 < (only.peak_memory_bytes or 0) < 150_000_000
 
 
+@pytest.mark.long
 def test_workers_at_once_have_groups_of_their_own_and_leave_none(start, group):
     workers = [start(within=group.within) for _ in range(2)]
     assert faults.fill_shared_memory.enqueue("memfd", 10).result(timeout=20) == 10
@@ -87,6 +89,7 @@ def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start, group,
     eventually(lambda: len((its / "cgroup.procs").read_text().split()) == 2, what="it and its daemon are left")
 
 
+@pytest.mark.long
 @pytest.mark.fault(62)
 def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start, group, tmp_path):
     """The daemon has nothing in its environment by which it could be found."""
@@ -172,6 +175,7 @@ def killed_while_a_stranger_dies(queue: Queue, folder: Path, group: Group) -> At
     return attempts(queue, job)[0]
 
 
+@pytest.mark.long
 def test_a_strangers_death_for_want_of_memory_is_told_as_a_possibility_where_there_is_no_group(
     start, queue, tmp_path, group
 ):

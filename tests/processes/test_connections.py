@@ -35,6 +35,7 @@ def test_a_flood_of_calls_takes_no_more_connections_than_the_setting_says_and_gi
     eventually(lambda: queue.value(COUNT) == WATCHING, within_s=40, what="it has nothing to do again")
 
 
+@pytest.mark.long
 def test_of_four_idle_workers_three_have_a_connection_to_watch_and_each_has_two_others(start, queue, database_url):
     for _ in range(4):
         start(url=make_conninfo(database_url, application_name="counted"))

@@ -59,6 +59,7 @@ def test_a_killed_child_is_recorded_at_once(start, queue, tmp_path, within_s):
         assert found[0].signal == "SIGKILL"
 
 
+@pytest.mark.long
 @pytest.mark.fault(3)
 def test_a_supervisor_killed_at_any_moment_loses_nothing(start, queue):
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1000))

@@ -240,6 +240,7 @@ def test_a_look_through_some_sources_says_nothing_of_the_others():
 # The real thing
 
 
+@pytest.mark.long
 @pytest.mark.fault(65)
 @pytest.mark.usefixtures("faults_app")
 def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(start, queue):

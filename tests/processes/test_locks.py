@@ -51,6 +51,7 @@ def test_an_uncommitted_cancel_and_a_locked_dedupe_key_delay_only_the_ends_of_th
         assert [one.outcome for one in attempts(queue, job)] == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.long
 @pytest.mark.fault(55)
 def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     start, queue, stranger, admin, tmp_path
@@ -204,6 +205,7 @@ def test_a_lock_that_stays_is_one_line_of_the_log_and_not_one_for_each_try(start
 # Ends
 
 
+@pytest.mark.long
 @pytest.mark.fault(61)
 def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_other(start, queue, admin):
     admin.execute(f"alter database {queue.info.dbname} set statement_timeout = '200ms'".encode())

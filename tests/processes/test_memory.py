@@ -41,6 +41,7 @@ def test_memory_that_no_process_has_for_itself_counts(start, queue, in_shared_me
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
 
 
+@pytest.mark.long
 def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_share_count_once(start, queue):
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("cgroups can be hidden from a worker only by root, with unshare")

@@ -336,6 +336,7 @@ def test_time_in_which_a_neighbour_blocks_the_loop_counts_for_that_job_alone(sta
     assert outcomes(queue, blocker) == [Outcome.TIMED_OUT]
 
 
+@pytest.mark.long
 def test_a_lifespan_may_take_longer_than_a_job_may_block(start, go, monkeypatch):
     monkeypatch.setenv("LIFESPAN_S", "3")
     job = guest.enqueue()

@@ -172,6 +172,7 @@ def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start,
     assert lines(notes, "pack") == ["pack 3"]
 
 
+@pytest.mark.long
 def test_steps_that_are_too_large_to_come_with_their_job_are_fetched(start, notes):
     job = large.enqueue(str(notes))
     start(target=TARGET)
@@ -256,6 +257,7 @@ def test_a_step_survives_its_worker(start, notes, queue):
     assert lines(notes, "charge") == ["charge 1"]
 
 
+@pytest.mark.long
 def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
     job = patient.enqueue(str(notes))
     start(target=TARGET)
@@ -297,6 +299,7 @@ def test_outside_of_a_job_a_step_is_its_function(notes):
     assert lines(notes, "charge") == ["charge 1", "charge 1"]
 
 
+@pytest.mark.long
 def test_the_steps_of_a_job_go_with_it(start, notes, queue):
     job = fulfil.enqueue(7, str(notes))
     start(target=TARGET)

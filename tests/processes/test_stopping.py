@@ -50,6 +50,7 @@ def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(start, queue, 
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
+@pytest.mark.long
 def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(start, queue, tmp_path):
     """When the worker hears of the stop, the jobs have failed because of it."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
@@ -83,7 +84,8 @@ def kill_processes_of_jobs(folder: Path) -> None:
             linux.kill(process, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("first", [pytest.param("children", marks=pytest.mark.long), "supervisor"])
+@pytest.mark.long
+@pytest.mark.parametrize("first", ["children", "supervisor"])
 def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first):
     """docker does this after ten seconds, whatever the grace."""
     worker, path = start(slots=SLOTS, grace_s="60"), tmp_path / "go on"
@@ -99,6 +101,7 @@ def test_a_kill_after_a_stop_is_charged_to_no_job(start, queue, tmp_path, first)
     assert_all_succeed_and_none_is_charged(start, queue, jobs, path)
 
 
+@pytest.mark.long
 def test_a_stop_is_known_before_all_processes_are_gone(start, queue, changing, tmp_path):
     """A zygote that imports the app does not hear that it is to end, and a SIGKILL of the worker may come sooner."""
     worker = start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)

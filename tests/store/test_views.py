@@ -250,6 +250,7 @@ def crowd(queue: Queue) -> list[UUID]:
     return queue.values("select id from outlive.jobs order by id")
 
 
+@pytest.mark.long
 def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url, crowd):
     """Operators have such a connection: only the plans of workers are pinned."""
     with Queue.at(database_url) as plain:

@@ -115,6 +115,7 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert "mine" not in plain["tags"]
 
 
+@pytest.mark.long
 def test_jobs_that_share_a_process_have_their_own_tags(start, receiver, tmp_path):
     worker = start(slots=1, target="tests.telemetry.observed:app", sentry="true")
     jobs = {name: observed.beside.enqueue(name, str(tmp_path / "meeting"), failing=True) for name in ("a", "b")}
