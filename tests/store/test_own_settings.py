@@ -64,6 +64,21 @@ def test_a_reaper_waits_for_the_slowest_living_worker_after_a_jump_of_the_clock(
     assert queue.run(store.slowest(30.0)) == 30.0
 
 
+def test_a_reaper_that_has_just_begun_gives_workers_the_time_for_a_heartbeat(queue, database_url):
+    """Before it began, the database may have been read-only for so long that no heartbeat could be written."""
+    queue.register_worker(new_worker(), heartbeat_s="100ms", stale_s="200ms", dead_s="300ms")
+    queue.execute("update outlive.workers set last_seen = clock_timestamp() - interval '1 second'")
+
+    async def swept(*, anyway: bool) -> list[object]:
+        reaper = Reaper(Session(database_url), Config(), Alerts())
+        await reaper.sweep(anyway=anyway)
+        await reaper.session.close()
+        return queue.values("select state from outlive.workers")
+
+    assert asyncio.run(swept(anyway=False)) == ["stale"]
+    assert asyncio.run(swept(anyway=True)) == ["dead"], "a person has asked for it"
+
+
 def test_one_slow_worker_does_not_suspend_the_leases_of_all_for_hours(queue, database_url, caplog):
     queue.register_worker(new_worker(), heartbeat_s="1h", stale_s="2h", dead_s="4h")
 

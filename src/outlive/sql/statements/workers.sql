@@ -190,23 +190,23 @@ returning k.id, k.name, k.hostname, k.pid, k.last_seen, k.died_of as why, k.died
 -- name: give_up_silent
 -- active, draining -> stale: workers without a heartbeat for their stale_s. active, stale, draining -> dead: those
 -- without a heartbeat for their dead_s that have renewed no lease since. A row is a worker that is dead now. `by`
--- is as for `expire`. :reconnected_s is how long the server has been back, after it was away: until then no
--- heartbeat could arrive, so each worker has the time for one and a half, and ten seconds to reconnect. A reaper
--- that has just begun does not know that, so the age of the server counts too; null: neither counts. Clients in
+-- is as for `expire`. :reconnected_s is how long one knows that the server was there: before that perhaps no
+-- heartbeat could arrive, so no worker is dead that did not have the time for one and a half, and ten seconds to
+-- reconnect. The server's age counts too, for one that did not wait itself; null: neither counts. Clients in
 -- other languages can write any number: one that reaches back to before the first timestamp would be an error.
 with reckoned as materialized (
   select least(outlive.now(), to_timestamp(:by::double precision)) as now),
 silent as (
   select k.id, k.last_seen < c.now - least(k.dead_s, 1e10) * interval '1 second' and not exists (
       select from outlive.running r
-      where r.worker = k.id and r.heartbeat_at >= c.now - least(k.dead_s, 1e10) * interval '1 second') as dead
-  from outlive.workers k cross join reckoned c
-  where k.state in ('active', 'stale', 'draining')
-    and k.last_seen < c.now - least(k.stale_s, 1e10) * interval '1 second'
+      where r.worker = k.id and r.heartbeat_at >= c.now - least(k.dead_s, 1e10) * interval '1 second')
     and (:reconnected_s::double precision is null
       or 10 + 1.5 * k.heartbeat_s < least(:reconnected_s::double precision, case
         when k.last_seen < pg_postmaster_start_time()
-        then extract(epoch from clock_timestamp() - pg_postmaster_start_time()) end))
+        then extract(epoch from clock_timestamp() - pg_postmaster_start_time()) end)) as dead
+  from outlive.workers k cross join reckoned c
+  where k.state in ('active', 'stale', 'draining')
+    and k.last_seen < c.now - least(k.stale_s, 1e10) * interval '1 second'
   order by k.id for update of k skip locked),
 changed as (
   update outlive.workers k set

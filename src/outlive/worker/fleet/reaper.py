@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -72,7 +73,7 @@ class Reaper:
         """Reports lost attempts, which their own workers can't report."""
         self.checked_at = time.monotonic()
         self.clocks, self._pruning = Clocks(session, config), Pruning(session, config)
-        self.absences = Absences()
+        self.absences, self._began_at = Absences(), time.monotonic()
         self._skipped = False
         """The last sweep was left to another reaper."""
 
@@ -163,7 +164,7 @@ class Reaper:
         `anyway`: sweep even if another reaper has the lock; a one-shot run cannot wait for it.
         """
         await self.clocks.compare()
-        await self._give_up_silent()
+        await self._give_up_silent(anyway=anyway)
         await self._reap()
         await self._expire()
         pooled = self.session.pooled  # A pooler gives each statement another session: a lock would protect nothing.
@@ -184,10 +185,13 @@ class Reaper:
                 with contextlib.suppress(psycopg.Error):  # A broken connection has released it.
                     await self.session.run(store.unlock(_LOCK))
 
-    async def _give_up_silent(self) -> None:
-        """3. Declare workers dead that have sent no heartbeat for long."""
+    async def _give_up_silent(self, *, anyway: bool) -> None:
+        """3. Declare workers dead that have sent no heartbeat for long. A reaper that has just begun does not know
+        whether the database was read-only or out of reach before: it gives workers the time for a heartbeat."""
         if await self.clocks.trusted():
-            silent = store.give_up_silent(by=self.clocks.database_time(), reconnected_s=self._connected_s())
+            known_s = math.inf if anyway else time.monotonic() - self._began_at
+            since_s = min(self._connected_s(), known_s)
+            silent = store.give_up_silent(by=self.clocks.database_time(), reconnected_s=since_s)
             self._clean_up_after(await self.session.run(silent))
 
     async def _expire(self) -> None:
