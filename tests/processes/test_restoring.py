@@ -18,9 +18,10 @@ def test_after_a_restore_finished_jobs_stay_and_all_others_run_again(server_url,
             running = before.make(task, args=args)
             before.claim_job(running)
             waiting = before.make(task, args=args)
-            # The restore is an hour later. Two minutes would pass before other workers declare this one dead.
+            # The restore is an hour later. Minutes would pass before other workers declare this one dead.
             before.execute(
-                "update outlive.workers set last_seen = last_seen - interval '1 hour', stale_s = 1, dead_s = 2"
+                "update outlive.workers set last_seen = last_seen - interval '1 hour', heartbeat_s = 0.5, stale_s = 1, "
+                "dead_s = 2"
             )
         with new_database(server_url, template=str(conninfo_to_dict(url)["dbname"])) as restored:
             worker = start(url=restored, sweep_s="1")

@@ -50,7 +50,7 @@ class Bug:
             (product / file).write_text(text.replace(right, wrong), encoding="utf-8")
 
 
-LIVING_LOOK_DEAD = ("sql/schema/views.sql", "where k.key = l.key and", "where false and k.key = l.key and")
+LIVING_LOOK_DEAD = ("sql/schema/views.sql", "((l.key, l.backend_pid) in (", "((l.key, -1) in (")
 """No lock is seen."""
 NOT_ASKED = (
     "sql/statements/watchers.sql",
