@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -144,7 +145,8 @@ class Jobs:
                 one.exception.add_note(f"in attempt {one.attempt} of job {one.job_id}, which is {one.state} now")
                 raise one.exception
             if len(ran) > limit:
-                raise OutliveError(f"more than {limit} attempts have run, and more are due: does a job enqueue itself?")
+                [(task, _)] = Counter(one.task for one in ran).most_common(1)
+                raise OutliveError(f"more than {limit} attempts have run, most of {task}: does a job enqueue itself?")
         return ran
 
     def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:

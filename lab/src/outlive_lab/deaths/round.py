@@ -21,6 +21,8 @@ from outlive_lab.deaths.worker import Worker
 from outlive_lab.gameday.server import Server
 
 WORKERS, WATCHERS, CLIENTS = 48, 4, 2
+LIVES = 2 * WORKERS
+"""Late and frozen workers live on beside those that replace them. Beyond this number the next ones wait."""
 LOOK_S, SOON_S = 0.1, 1.0
 ROUND_S = 120.0
 DRAIN_S = 90.0
@@ -50,6 +52,7 @@ class Round:
         """After how many deaths the server crashes; None: never, or it has."""
         self._lives, self._orders = plan.lives(seed), plan.orders(seed)
         self._watchers: list[Watcher] = []
+        self._places = asyncio.Semaphore(LIVES)
         self._tasks: set[asyncio.Task[None]] = set()
         self.drained_s = 0.0
 
@@ -129,8 +132,12 @@ class Round:
                 await self._watch()
             else:
                 worker = Worker(self.fleet, one)
-                self._start(live_and_die(worker))
+                self._start(self._live(worker))
                 await worker.gone.wait()
+
+    async def _live(self, worker: Worker) -> None:
+        async with self._places:
+            await live_and_die(worker)
 
     async def _watch(self) -> None:
         self._watchers.append(watcher := Watcher(self.fleet))
