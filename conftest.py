@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home = Path(tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp"))  # A short path that postgres can read.
     home.chmod(0o755)
     config.stash[HOME] = home
-    settings = {"fsync": "off", "max_connections": "300", "max_prepared_transactions": "0"}
+    settings = {"fsync": "off", "max_connections": "400", "max_prepared_transactions": "0"}
     url = embedded.ensure(home / "server", settings=settings, binaries=config.option.postgres)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"create database {TEMPLATE}")

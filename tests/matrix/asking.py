@@ -31,7 +31,7 @@ def all_end_once(url: str, jobs: Sequence[outlive.Job[Any]], *, within_s: float 
                 left_s = max(0.0, deadline - time.monotonic())
                 what = f"all {len(jobs)} jobs end"
                 eventually(lambda: sum(ends(connection, jobs).values()) >= len(jobs), within_s=left_s, what=what)
-                assert ends(connection, jobs) == {State.SUCCEEDED: len(jobs)}
+                assert (found := ends(connection, jobs)) == {State.SUCCEEDED: len(jobs)}, found
                 unfinished = "select from outlive.job_states where id = any(%s) and status <> 'succeeded'"
                 assert connection.execute(unfinished, [[job.id for job in jobs]]).fetchall() == []
                 return

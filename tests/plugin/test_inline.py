@@ -193,7 +193,7 @@ def test_the_jobs_of_one_queue_run_and_the_urgent_ones_first(outlive_jobs):
 
 def test_a_job_that_enqueues_itself_does_not_run_forever(outlive_jobs):
     shop.again.enqueue()
-    with pytest.raises(outlive.OutliveError, match="more than 20 attempts have run, most of .*again: does"):
+    with pytest.raises(outlive.OutliveError, match=r"more than 20 attempts have run, most of .*again: does"):
         outlive_jobs.run(limit=20)
 
 
