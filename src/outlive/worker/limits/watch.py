@@ -36,7 +36,6 @@ class Watch:
 
     async def run_once(self) -> None:
         slots, zygotes = self._slots, self._slots.zygotes
-        await asyncio.sleep(WATCH_S if slots.busy or slots.unplaced or slots.deferred.waiting else IDLE_S)
         now, ran_until = time.monotonic(), running_time.tick()
         zygotes.sweep()
         zygotes.continue_stopped(now)
@@ -66,6 +65,8 @@ class Watch:
                 self._judge(child, current, ran_until)
                 if len(child.given) > 1 and child.runs_over(now):
                     slots.relieve(child)
+        # Last, so that running time counts from the start of the worker.
+        await asyncio.sleep(WATCH_S if slots.busy or slots.unplaced or slots.deferred.waiting else IDLE_S)
 
     def _judge_idle(self, child: Child, now: float) -> None:
         """Kill a child that keeps too much memory between jobs, or does not exit after its last one.
