@@ -32,13 +32,15 @@ NOT_FOR_US = {
 }
 
 JOBS_TEST = """
+from datetime import UTC, datetime
+
 import django
 import pytest
 
 django.setup()
 
 from django.db import transaction
-from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+from django.test import utils
 
 import outlive
 from outlive.django.models import Job
@@ -48,10 +50,11 @@ from shop.tasks import confirm
 
 @pytest.fixture
 def database():
-    setup_test_environment()
-    made = setup_databases(verbosity=0, interactive=False)
+    utils.setup_test_environment()
+    made = utils.setup_databases(verbosity=0, interactive=False)
     yield
-    teardown_databases(made, verbosity=0)
+    utils.teardown_databases(made, verbosity=0)
+    utils.teardown_test_environment()
 
 
 def test_an_order_is_confirmed(database, outlive_jobs):
@@ -67,6 +70,20 @@ def test_an_order_is_confirmed(database, outlive_jobs):
         outlive_jobs.run()
     with pytest.raises(outlive.OutliveError, match="call run.. without it"):
         outlive_jobs.run(in_processes=True)
+
+
+def test_an_order_is_to_be_confirmed(database, outlive_jobs):
+    soon = datetime(2030, 1, 1, tzinfo=UTC)
+    outlive_jobs.assert_not_enqueued(confirm)
+    with transaction.atomic():  # As in a TestCase.
+        first = confirm.using(priority=100, run_after=soon).enqueue(7)
+        assert str(outlive_jobs.assert_enqueued(confirm, 7).id) == first.id
+        outlive_jobs.assert_enqueued(confirm.using(priority=100, run_after=soon), 7)
+        with pytest.raises(AssertionError, match="1 job was enqueued, and none"):
+            outlive_jobs.assert_not_enqueued()
+    assert [str(job.id) for job in outlive_jobs.enqueued(confirm)] == [first.id]
+    with pytest.raises(AssertionError, match="no such job .*confirm.*(.|\\n)*7.*8.*; priority is 0, not 9"):
+        outlive_jobs.assert_enqueued(confirm.using(priority=-100), 8)
 """
 
 
@@ -121,7 +138,7 @@ def test_the_fixture_outlive_jobs_runs_the_tasks_of_django_too(empty_database_ur
     words: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     environ = {**os.environ, **environment(empty_database_url), **ours, "OUTLIVE_TEST_DATABASE_URL": empty_database_url}
     ran = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, check=False)
-    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def interpreter(version: str) -> str:

@@ -56,10 +56,7 @@ class OutliveBackend(BaseTaskBackend):
         if not apps.is_installed(APP):
             raise ImproperlyConfigured(f"{APP!r} is not in INSTALLED_APPS: add it, then run `manage.py migrate`")
         args, kwargs = fitted(task, args, kwargs)
-        options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
-        if (moment := task.run_after) is not None:
-            options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
-        ours = register(self, task).using(connection=connections[self.database], **options)
+        ours = register(self, task).using(connection=connections[self.database], **options_of(task))
         try:
             job = ours.enqueue(*args, **kwargs)
         except errors.SchemaMismatch as error:
@@ -110,6 +107,14 @@ def backend_of(alias: str) -> OutliveBackend:
     if not isinstance(backend, OutliveBackend):
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of outlive but {type(backend).__qualname__}")
     return backend
+
+
+def options_of(task: Task) -> dict[str, Any]:
+    """What a task of Django says of its jobs, as options of outlive."""
+    options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
+    if (moment := task.run_after) is not None:
+        options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
+    return options
 
 
 def fitted(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

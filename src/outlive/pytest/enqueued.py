@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
+import psycopg
 
-from outlive import db, wire
+from outlive import wire
 from outlive.humanize import counted, duration
 from outlive.states import State
 
@@ -84,14 +85,13 @@ class Enqueued:
         return f"{call(self.task, self.args)}, {self.state}"
 
 
-def read(connection: db.Connection, task: str | None = None) -> list[Enqueued]:
+def read(connection: psycopg.Connection[Any]) -> list[Enqueued]:
     """The jobs of this database, in the order in which they were enqueued."""
     rows = connection.execute(_QUERY.encode()).fetchall()
-    jobs = [
+    return [
         Enqueued(id, name, wire.decode(args), _object(options), State(state), *more)
         for id, name, args, options, state, *more in rows
     ]
-    return [job for job in jobs if task in (None, job.task)]
 
 
 def _object(data: bytes | str | None) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Expected:
                 case "delay":
                     yield name, duration(self._request.delay_s or 0), duration(job.delay.total_seconds())
                 case "run_at":
-                    yield name, self._request.run_at, job.ready_at
+                    yield name, self._request.run_at, job.ready_at.astimezone(UTC)  # Django's may have no time zone.
                 case "on_failure" if job.on_failure is not None:
                     yield name, self._given[name], job.on_failure
                 case "source":

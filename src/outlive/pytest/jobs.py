@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 import pytest
@@ -56,6 +56,13 @@ _ENDED = """
 select a.job_id, j.task, a.attempt, a.outcome, a.state, a.result::text, a.error
 from outlive.attempts a join outlive.jobs j on j.id = a.job_id where a.token > %s order by a.token
 """
+
+
+class DjangoTask(Protocol):
+    """A task of Django."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 class Jobs:
@@ -156,7 +163,7 @@ class Jobs:
             return []
         last = self._value("select coalesce(max(token), 0) from outlive.attempts")
         apps = [app for app in self._all_apps() if app.tasks]
-        due = {job.task for job in self.enqueued()}
+        due = {job.task for job in enqueued.read(self._connection)}
         wanted = processes.wanted(apps, due, kill_after)
         processes.drain(wanted, self.url, queues, lambda: not self._unsettled(queues), within_s)
         rows = self._connection.execute(_ENDED.encode(), [last]).fetchall()
@@ -226,24 +233,32 @@ class Jobs:
 
     # Looking
 
-    def enqueued(self, task: Task[..., Any, Any] | None = None) -> list[Enqueued]:
-        """The jobs of a task, or of all, in the order in which they were enqueued, whatever has become of them."""
-        return enqueued.read(self._connection, None if task is None else expect_task("enqueued takes", task).name)
+    def enqueued(self, task: Task[..., Any, Any] | DjangoTask | None = None) -> list[Enqueued]:
+        """The jobs of a task, or of all, in the order in which they were enqueued, whatever has become of them.
 
-    def assert_enqueued(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        Jobs of Django's tasks come last, those of a test's open transaction among them.
+        """
+        name = None if task is None else _ours("enqueued takes", task).name
+        django = self._of_django()
+        jobs = [*enqueued.read(self._connection), *(django.enqueued() if django else ())]
+        return [job for job in jobs if name in (None, job.task)]
+
+    def assert_enqueued(self, task: Task[P, Any, R] | DjangoTask, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Expect a job of this task with these arguments, and return it. Only options given with `using` must be equal.
 
-        It reads like the call that has enqueued the job: `assert_enqueued(send.using(queue="mail"), 7)`.
+        It reads like the call that has enqueued the job: `assert_enqueued(send.using(queue="mail"), 7)`. A task may
+        also be one of Django: `assert_enqueued(send.using(queue_name="mail"), 7)`.
         """
         __tracebackhide__ = True
-        expected = enqueued.Expected(expect_task("assert_enqueued takes", task), args, kwargs)
+        ours: Task[..., Any, R] = _ours("assert_enqueued takes", task)
+        expected = enqueued.Expected(ours, args, kwargs)
         jobs = self.enqueued()
         for job in jobs:
-            if job.task == task.name and not expected.differences(job):
-                return Job(job.id, task.app)
+            if job.task == ours.name and not expected.differences(job):
+                return Job(job.id, ours.app)
         raise AssertionError(expected.message(jobs))
 
-    def assert_not_enqueued(self, task: Task[..., Any, Any] | None = None) -> None:
+    def assert_not_enqueued(self, task: Task[..., Any, Any] | DjangoTask | None = None) -> None:
         """Expect no job of this task; without a task, no job at all."""
         __tracebackhide__ = True
         if jobs := self.enqueued(task):
@@ -314,6 +329,16 @@ class Jobs:
 
     def _value(self, query: str, parameters: Any = None) -> Any:
         return self._connection.execute(query.encode(), parameters).fetchall()[0][0]
+
+
+def _ours(words: str, task: object) -> Task[..., Any, Any]:
+    """The task itself, or the one that stands for a task of Django."""
+    if "outlive.django.registry" in sys.modules:
+        from outlive.pytest import of_django
+
+        if (found := of_django.ours(task)) is not None:
+            return found
+    return expect_task(words, cast("Task[..., Any, Any]", task))
 
 
 def _has_failed(ran: Ran) -> bool:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.db import connections
 from django.test import utils
+from django.utils.module_loading import import_string
 
 from outlive import db
 from outlive.client.app import App
+from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
 from outlive.django.addresses import address
-from outlive.django.backend import OutliveBackend, backends
+from outlive.django.api import Task
+from outlive.django.backend import OutliveBackend, backend_of, backends, options_of
 from outlive.django.models import Job
 from outlive.errors import OutliveError
+from outlive.pytest import enqueued
+from outlive.pytest.enqueued import Enqueued
 from outlive.pytest.inline import Inline
 from outlive.states import State
 
 
 class DjangoWorkers:
-    """A worker for each database that has jobs of this process. They have connections of their own."""
+    """A worker for each backend that has jobs of this process. They have connections of their own."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, tuple[db.Connection, Inline]] = {}
+        self._workers: dict[tuple[str, str], tuple[db.Connection, Inline]] = {}
 
     def all(self) -> Iterator[Inline]:
         for backend, app in _used():
@@ -31,11 +37,23 @@ class DjangoWorkers:
                     "jobs of Django's tasks wait in a transaction of this test, which no worker sees: "
                     "use transactional_db or TransactionTestCase, which commit"
                 )
-            url = address(backend.database)
-            if url not in self._workers:
-                connection = db.connect(url, db.PINNED)
-                self._workers[url] = connection, Inline(connection, lambda app=app: app.tasks)  # type: ignore[misc]
-            yield self._workers[url][1]
+            yield self._worker(backend, app)[1]
+
+    def enqueued(self) -> list[Enqueued]:
+        """The jobs of these databases. Django's own connection also sees those of a transaction of the test."""
+        found = {}
+        for backend, app in _used():
+            django = connections[backend.database]
+            own = django.in_atomic_block
+            found[backend.database] = enqueued.read(django.connection if own else self._worker(backend, app)[0])
+        return [job for jobs in found.values() for job in jobs]
+
+    def _worker(self, backend: OutliveBackend, app: App) -> tuple[db.Connection, Inline]:
+        key = address(backend.database), backend.alias
+        if key not in self._workers:
+            connection = db.connect(key[0], db.PINNED)
+            self._workers[key] = connection, Inline(connection, lambda: app.tasks)
+        return self._workers[key]
 
     def close(self) -> None:
         for connection, _ in self._workers.values():
@@ -48,6 +66,19 @@ class DjangoWorkers:
                 "jobs of Django's tasks wait, and run(in_processes=True) starts no worker on Django's test database: "
                 "call run() without it, or start `manage.py outlive_worker` with settings that name the test database"
             )
+
+
+def ours(task: object) -> OutliveTask[..., Any, Any] | None:
+    """A task of Django as the one of its backend's app, with those options that `using` has given it; None: it is not
+    one of Django. A test without access to Django's database is told so here.
+    """
+    if not isinstance(task, Task):
+        return None
+    backend = backend_of(task.backend)
+    connections[backend.database].ensure_connection()
+    declared = options_of(import_string(task.module_path))
+    given = {name: value for name, value in options_of(task).items() if declared.get(name) != value}
+    return registry.register(backend, task).using(**given)
 
 
 def _used() -> Iterator[tuple[OutliveBackend, App]]:
