@@ -77,6 +77,11 @@ def number(count: int, *, estimated: bool = False) -> str:
     return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"
 
 
+def figure(value: float) -> str:
+    """A number that a person or a job has given: never with an exponent where people count, as pages of a crawl."""
+    return f"{value:,.0f}" if 100_000 <= abs(value) < 1e15 else f"{value:g}"
+
+
 def rate(often: float) -> str:
     """How often something happens in a second or a minute: three digits, or all of a whole number. What is rare is
     only said to be so."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from outlive import store
-from outlive.humanize import innermost, rate
+from outlive.humanize import figure, innermost, rate
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
@@ -181,6 +181,15 @@ def test_a_rate_is_shown_without_an_exponent(per_s, shown):
     assert rate(per_s) == shown
 
 
+def test_what_a_job_or_a_person_has_counted_is_shown_with_all_its_digits(cli, queue):
+    queue.register_worker()
+    claimed = queue.claim_job(queue.make())
+    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 1_234_567.0, 5_000_000.0, "rows", None)]))
+    assert "1,234,567 of 5,000,000 rows" in cli("show", claimed.id).out
+    numbers = {0: "0", 2.5: "2.5", 0.05: "0.05", 99_999: "99999", 100_000: "100,000", 1e300: "1e+300"}
+    assert {number: figure(number) for number in numbers} == numbers
+
+
 def test_killers_come_with_their_evidence(cli, queue):
     assert cli("killers").out == "no job is in quarantine\n"
     job = queue.make_quarantined(crashes=3, task="shop.parse")
@@ -257,7 +266,9 @@ def test_stats_count_by_state_queue_and_task(cli, queue):
     assert stats["by_state"]["failed"] == 0
     assert stats["by_queue"] == {"default": 3, "slow": 1}
     assert stats["by_task"] == {"work": 3, "shop.parse": 1}
-    assert {"state": "pending", "queue": "slow", "task": "shop.parse", "jobs": 1} in stats["counts"]
+    parsing = {"state": "pending", "queue": "slow", "task": "shop.parse", "jobs": 1, "estimated": False}
+    assert parsing in stats["counts"]
+    assert stats["estimated"] == {"jobs": False, "by_state": [], "by_queue": [], "by_task": []}
     assert "4 jobs" in cli("stats").out
 
 

@@ -7,8 +7,9 @@ import psycopg
 import pytest
 
 from outlive import store
-from outlive.model import MemoryCourse
+from outlive.model import MemoryCourse, SourceLimits
 from outlive.output import LiveOutput
+from outlive.protocol import Progress
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
 from tests.driving.commands import Cli
@@ -102,7 +103,7 @@ def test_a_rare_state_beside_many_jobs_is_counted_exactly_on_every_page(dashboar
     assert "≈12,000 jobs match" in words(dashboard.get("/jobs?state=pending"))
     assert "≈12,000" in words(dashboard.get("/queues"))
     counts = Cli(database_url)("stats", "--json").json
-    assert (counts["by_state"]["retryable"], counts["estimated"]) == (2, ["pending"])
+    assert (counts["by_state"]["retryable"], counts["estimated"]["by_state"]) == (2, ["pending"])
     assert "≈12,000" in Cli(database_url)("stats").out
 
 
@@ -185,6 +186,26 @@ def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes
     queue.run(store.write_output(WORKER, [LiveOutput(running.token, 1, "page 7\n", course)]))
     shown = words(dashboard.get(f"/jobs/{running.id}"))
     assert "Memory against its limit of 256 MB 0 256 MB 90 MB 0 s 3 s page 7" in shown
+
+
+def test_the_page_of_a_running_job_shows_large_counts_with_all_their_digits(dashboard, queue):
+    running = queue.claim_job(queue.make())
+    queue.run(store.write_progress(WORKER, [Progress(running.token, 1_234_567.0, 5_000_000.0, "rows", None)]))
+    assert "1,234,567 of 5,000,000 · rows" in words(dashboard.get(f"/jobs/{running.id}"))
+
+
+def test_of_more_sources_than_a_page_shows_those_in_trouble_come_first_and_it_says_so(dashboard, queue):
+    names = [f"shop-{n:04}" for n in range(1001)]
+    queue.run(store.register_sources([SourceLimits(name, rate_limit_per_minute=1_000_000) for name in names[1:]]))
+    assert "first 1,000 sources" in (shown := words(dashboard.get("/sources")))
+    assert "1,000,000/min" in shown
+    queue.run(store.register_sources([SourceLimits(names[0], rate_limit_per_minute=0.05)]))
+    queue.run(store.count_outcomes([("shop-1000", None, False)]))
+    shown = words(dashboard.get("/sources"))
+    assert "0.05/min" in shown
+    assert shown.index("shop-1000") < shown.index("shop-0000")
+    assert "shop-0999" not in shown
+    assert "first 1,000 sources, those in trouble first. outlive sources --limit 100000 lists more." in shown
 
 
 def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dashboard, queue):

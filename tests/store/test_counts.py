@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from outlive import store
+from outlive.cli.stats import Pulse
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.making import NOON, Queue
@@ -97,7 +98,13 @@ def test_counts_read_a_part_of_history_and_are_marked_as_estimates(queue, databa
     cli = Cli(database_url)
     assert "≈60,100 jobs" in (out := cli("stats").out)
     assert "estimated from a sample" in out
-    assert cli("stats", "--json").json["estimated"] == ["succeeded"]
+    found = cli("stats", "--json").json
+    tasks = ["fetch", "parse"]
+    marked = {"jobs": True, "by_state": ["succeeded"], "by_queue": ["default"], "by_task": tasks}
+    assert found["estimated"] == marked
+    assert sorted(one["task"] for one in found["counts"] if one["estimated"]) == tasks
+    pulse = Pulse(queue.run)
+    assert " succeeded≈" in pulse.line(pulse.look())
 
 
 def test_rates_are_those_of_the_last_minute(queue):

@@ -19,7 +19,7 @@ from outlive.cli.command import CommandContext, JobId, app, command
 from outlive.cli.job_filter import found_id
 from outlive.cli.screen import Listing, text
 from outlive.errors import OutliveError, no_job
-from outlive.humanize import duration, moment, one_line, plain, size
+from outlive.humanize import duration, figure, moment, one_line, plain, size
 from outlive.model import Attempt, MemoryCourse
 from outlive.operations import facts
 from outlive.output import Said
@@ -133,8 +133,8 @@ def _short(data: bytes | None) -> str | None:
 def _progress(job: dict[str, Any]) -> str | None:
     if job["progress_at"] is None:
         return None
-    count = "" if job["current"] is None else f"{job['current']:g}"
-    count += "" if job["total"] is None else f" of {job['total']:g}"
+    count = "" if job["current"] is None else figure(job["current"])
+    count += "" if job["total"] is None else f" of {figure(job['total'])}"
     live = job["state"] == State.RUNNING and job["progress_attempt"] == job["attempt"]
     during = "" if live else f", in attempt {job['progress_attempt']}"
     return f"{count} {job['message'] or ''} at {moment(job['progress_at'])}{during}".strip()

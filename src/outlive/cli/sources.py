@@ -12,6 +12,7 @@ from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group
 from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
 from outlive.errors import ConfigError, OutliveError
+from outlive.humanize import figure
 from outlive.operations.controls import SETTABLE, limit_of_source
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def _breaker(row: Row) -> Text:
 
 def _rate(row: Row) -> Text:
     rate = row["rate_limit_per_minute"]
-    return text(("no limit", "dim") if rate is None else f"{rate:g}/min")
+    return text(("no limit", "dim") if rate is None else f"{figure(rate)}/min")
 
 
 SOURCES = (
@@ -77,7 +78,7 @@ def set_(
             raise ConfigError(f"{word!r} is not KEY=VALUE: use one of the keys {', '.join(SETTABLE)}")
         limits[key] = limit_of_source(key, value)
     _expect(context.audited(store.set_source(name, limits), "set source", {"source": name, **limits}), name)
-    words = {key: "as the app declares it" if value is None else f"{value:g}" for key, value in limits.items()}
+    words = {key: "as the app declares it" if value is None else figure(value) for key, value in limits.items()}
     screen.say(f"{name}: " + ", ".join(f"{key} is {value}" for key, value in words.items()))
 
 

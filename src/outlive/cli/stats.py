@@ -93,17 +93,20 @@ class Counts(NamedTuple):
         return ", ".join(f"{rate(per_s)} {state}" for state, per_s in self.ended_per_s.items())
 
     def as_json(self) -> dict[str, object]:
-        states = self.by("state")
+        states, rough = self.by("state"), self.estimated("state", "queue", "task")
         return {
             "jobs": states.total(),
             "by_state": {state: states[state] for state in State},
             "by_queue": self.by("queue"),
             "by_task": self.by("task"),
             "counts": [
-                {"state": state, "queue": queue, "task": task, "jobs": jobs}
-                for (state, queue, task), jobs in self.by("state", "queue", "task").items()
+                {"state": lane[0], "queue": lane[1], "task": lane[2], "jobs": jobs, "estimated": lane in rough}
+                for lane, jobs in self.by("state", "queue", "task").items()
             ],
-            "estimated": sorted(self.estimated("state")),
+            "estimated": {
+                "jobs": bool(rough),
+                **{f"by_{key}": sorted(self.estimated(key)) for key in ("state", "queue", "task")},
+            },
             "ended_per_s": self.ended_per_s,
         }
 
@@ -183,11 +186,14 @@ class Pulse:
         )
 
     def line(self, seen: Seen) -> str:
-        """Everything that matters on one line, for a pipe."""
-        states = seen.counts.by("state")
+        """Everything that matters on one line, for a pipe. A count after ≈ is an estimate."""
+        states, rough = seen.counts.by("state"), seen.counts.estimated("state")
         times = [f"{name}_p50_s={some[0]:.3f}" for name, some in (("wait", seen.wait_s), ("run", seen.run_s)) if some]
-        words = [seen.at.isoformat(timespec="seconds"), *(f"{state}={states[state]}" for state in State)]
-        words += [f"ended_per_s={self._rates[-1]:.1f}", *times]
+        words = [
+            seen.at.isoformat(timespec="seconds"),
+            *(f"{state}{'≈' if state in rough else '='}{states[state]}" for state in State),
+        ]
+        words += [f"ended_per_s={self._rates[-1]:.3g}", *times]
         return " ".join([*words, f"workers={sum(row['state'] == 'active' for row in seen.workers)}"])
 
     def draw(self, seen: Seen) -> RenderableType:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 KILLERS = 200
+SOURCES = 1000
 RUNNING = 500
 FEW = 25
 """So many workers at most have several of their jobs listed."""
@@ -46,7 +47,8 @@ async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:
-    return {"title": "Sources", "sources": await site.database.run(store.list_sources())}
+    rows = await site.database.run(store.list_sources(limit=SOURCES))
+    return {"title": "Sources", "sources": rows, "most": SOURCES}
 
 
 async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:

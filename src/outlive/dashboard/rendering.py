@@ -83,6 +83,7 @@ def environment() -> Environment:
         size=size,
         number=humanize.number,
         rate=humanize.rate,
+        figure=humanize.figure,
         short_id=humanize.short_id,
         tail=humanize.tail,
     )
