@@ -242,6 +242,7 @@ def test_a_worker_whose_role_has_too_few_rights_is_told_so(database_url, start):
     assert ran.code == 1
     assert "outlive: the database refused: permission denied for " in ran.err
     assert "; the role needs more rights (docs/how-to/secure.md)\n" in ran.err
+    assert "does not answer" not in ran.err
 
 
 def test_a_reload_that_brings_another_database_is_told(database_url, start, tmp_path):

@@ -80,7 +80,7 @@ class Stop:
             return
         await _cut_off([*loops, *told], services, after_s=GOODBYE_S)
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
-        if not await self._say_goodbye(services, ends):
+        if not await self._say_goodbye(services, ends) and loops:  # Without loops it never began, and has no job.
             _log.error("the database does not answer: jobs without a reported end return when their leases expire")
         await services.alerts.finish(GOODBYE_S)
         with contextlib.suppress(Exception):
