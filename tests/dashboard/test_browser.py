@@ -20,6 +20,7 @@ from outlive import App, db, store
 from outlive.model import Ended, Schedule, SourceLimits
 from outlive.output import LiveOutput
 from outlive.policy import Parameter
+from outlive.protocol import Progress
 from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, make_hostile
@@ -325,6 +326,28 @@ def test_a_list_of_failed_jobs_breaks_no_name_on_a_desk(page, queue):
     page.goto("/jobs?state=failed&task=shop.charge_card")
     assert page.locator(f"#j-{job}").evaluate("row => row.offsetHeight") <= 60
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every(one => one.scrollWidth <= one.clientWidth)")
+
+
+def test_no_list_hides_a_button_or_a_column_on_a_desk(page, queue):
+    running = queue.claim_job(queue.make(task="shop.import_catalog"))
+    queue.run(store.write_progress(WORKER, [Progress(running.token, 26.0, 100.0, None, None)]))
+    queue.execute("update outlive.workers set app = 'shop:app', hostname = 'web-1.example.org', memory_bytes = 67e6")
+    dead = queue.register_worker(new_worker(), name="web-3", state="dead")
+    queue.execute("update outlive.workers set died_at = now() - interval '23 s' where id = %s", [dead])
+    queue.register_task(name="shop.render", signature=())
+    make_finished(queue, task="shop.render")
+    make_finished(queue, Outcome.FAILED, task="shop.render")
+    make_quarantined(queue, task="shop.render")
+    queue.make("shop.unknown", queue="mail", args=b'{"url": "https://example.org/a/page/with/a/long/address"}')
+    page.set_viewport_size({"width": 1200, "height": 900})
+    for path in (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown"):
+        page.goto(f"/{path}")
+        wide = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+        )
+        assert wide == [], path
+    queue.execute("delete from outlive.workers where id = %s", [dead])
+    queue.end(Ended(running.token))
 
 
 def test_an_operator_enqueues_a_job_by_a_form(page, queue):
