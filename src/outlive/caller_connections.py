@@ -322,8 +322,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _translated(error: BaseException) -> errors.OutliveError | None:
     """Our error for one of a driver. The drivers agree on few names."""
-    said = getattr(error, "diag", None)
-    text = getattr(said, "message_primary", None) or getattr(error, "message", None)
-    detail = getattr(said, "message_detail", None) or getattr(error, "detail", None)
+    diag = getattr(error, "diag", None)
+    text = getattr(diag, "message_primary", None) or getattr(error, "message", None)
+    detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
     code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return errors.of_sqlstate(code, text, detail) if code and text else None

@@ -357,7 +357,7 @@ def may_be_the_session(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and error.sqlstate[:2] not in _NOT_THE_SESSION
 
 
-def said(error: Exception) -> str:
+def summary(error: Exception) -> str:
     """What an error says, in one line: without the statement that the driver's errors quote."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or str(error).strip() or type(error).__name__
@@ -369,7 +369,7 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        text = said(error)
+        text = summary(error)
         if ours := of_sqlstate(error.sqlstate or "", text, error.diag.message_detail):
             raise ours from None
         if isinstance(error, psycopg.DataError | psycopg.IntegrityError):

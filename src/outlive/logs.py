@@ -113,7 +113,9 @@ def lines(created: float, level: str, messages: list[str], fields: Callable[[int
     return [head + words for words in messages]
 
 
-def said(created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]) -> list[str]:
+def lines_of_job(
+    created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
+) -> list[str]:
     """What a job prints or logs, for `later`: as text one line for each of its lines, as JSON one object."""
     if isinstance(_formatter, _Json):
         return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields)]

@@ -27,7 +27,7 @@ _SIGN = SIGN.encode()
 _LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n")
 
 
-class Said(msgspec.Struct, frozen=True):
+class OutputPart(msgspec.Struct, frozen=True):
     """The output of an attempt, from some line on."""
 
     state: State

@@ -327,7 +327,7 @@ def undisturbed(server: Server, workers: list[Worker]) -> None:
     assert [worker.log().count(" started") for worker in workers] == [1] * len(workers)
 
 
-def all_show_life(server: Server, workers: list[Worker]) -> bool:
+def all_hold_their_locks(server: Server, workers: list[Worker]) -> bool:
     try:
         with server.connect() as connection:
             return all(shows_life(connection, worker.id) for worker in workers)
@@ -345,7 +345,7 @@ def test_a_killed_backend_kills_no_worker(server, start, tmp_path, kills):
     faults.app.connections.close()
     for _ in range(kills):
         server.kill_a_backend()
-        eventually(lambda: all_show_life(server, workers), within_s=30, what="they show again that they live")
+        eventually(lambda: all_hold_their_locks(server, workers), within_s=30, what="they show again that they live")
     undisturbed(server, workers)
     short = faults.app.enqueue_many(faults.add.job(n, n) for n in range(20))
     (tmp_path / "go").touch()
@@ -364,7 +364,7 @@ def test_a_restart_of_postgres_kills_no_worker(server, start, tmp_path):
         faults.app.connections.close()
         server.stop()
         server.start()
-        eventually(lambda: all_show_life(server, workers), within_s=30, what="they show again that they live")
+        eventually(lambda: all_hold_their_locks(server, workers), within_s=30, what="they show again that they live")
     (tmp_path / "go").touch()
     assert [job.result(timeout=30) for job in lasting] == ["seen", "seen"]
     undisturbed(server, workers)

@@ -31,7 +31,7 @@ A_TICK = timedelta(microseconds=1)
 def live(queue: Queue, session: Queue, worker: UUID = ANNA, key: int = KEY) -> Queue:
     """Register a worker, and let a session show that it lives; returns the session."""
     queue.register_worker(worker)
-    assert session.run(store.show_life(worker, key))
+    assert session.run(store.hold_liveness_lock(worker, key))
     return session
 
 
@@ -72,7 +72,7 @@ def test_a_worker_whose_session_is_gone_shows_as_stale_before_any_reaper_looks(q
     vanish(queue, session)
     assert seen() == ("stale", 0, 1)
     assert state_of(queue) == "active", "only a reaper declares it dead"
-    assert connect().run(store.show_life(ANNA, KEY + 1))
+    assert connect().run(store.hold_liveness_lock(ANNA, KEY + 1))
     assert seen() == ("active", 1, 0)
 
 
@@ -86,7 +86,7 @@ def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(queue, conne
 
 def test_a_key_that_another_worker_has_is_refused_and_nothing_is_written(queue, connect):
     live(queue, connect(), ANNA)
-    assert not connect().run(store.show_life(BERT, KEY))
+    assert not connect().run(store.hold_liveness_lock(BERT, KEY))
     assert queue.count("liveness") == 1
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from outlive import store
 from outlive.model import Claimed, Ended, MemoryCourse
-from outlive.output import LiveOutput, Said
+from outlive.output import LiveOutput, OutputPart
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Queue, new_worker
 from tests.store.test_wakeup import Listener
 
 
-def said(queue: Queue, job: UUID, after: int = 0, attempt: int | None = None) -> Said:
+def said(queue: Queue, job: UUID, after: int = 0, attempt: int | None = None) -> OutputPart:
     found = queue.run(store.watch(job, after=after, attempt=attempt))
     assert found is not None
     return found
@@ -38,7 +38,7 @@ def running(queue: Queue) -> Claimed:
 
 def test_a_worker_is_told_once_that_its_attempt_is_followed(queue, connect, running):
     listener = Listener(connect(), connect(), "outlive")
-    assert said(queue, running.id) == Said(State.RUNNING, 1, live=True, before=0, lines=[], asked=True)
+    assert said(queue, running.id) == OutputPart(State.RUNNING, 1, live=True, before=0, lines=[], asked=True)
     assert listener.payloads() == ["watch"]
     assert queue.run(store.watched(WORKER)) == {running.token: False}
     write(queue, running, 0, "")
@@ -52,7 +52,7 @@ def test_each_call_returns_the_lines_that_are_new(queue, running):
     said(queue, running.id)
     write(queue, running, 2, "one\ntwo\n")
     assert said(queue, running.id).lines == ["one", "two"]
-    assert said(queue, running.id, after=2) == Said(State.RUNNING, 1, live=True, before=2, lines=[])
+    assert said(queue, running.id, after=2) == OutputPart(State.RUNNING, 1, live=True, before=2, lines=[])
     write(queue, running, 1002, "[1,000 earlier lines are not kept]\nthree\nfour\n")
     newest = said(queue, running.id, after=2)
     assert (newest.before, newest.lines) == (1000, ["three", "four"])
@@ -75,22 +75,24 @@ def test_the_whole_output_is_there_when_the_attempt_has_ended(queue, running):
     said(queue, running.id)
     write(queue, running, 1, "one\n")
     queue.end(Ended(running.token, output="one\ntwo\nlast"))
-    assert said(queue, running.id, after=1) == Said(State.SUCCEEDED, 1, live=False, before=1, lines=["two", "last"])
+    assert said(queue, running.id, after=1) == OutputPart(
+        State.SUCCEEDED, 1, live=False, before=1, lines=["two", "last"]
+    )
 
 
 def test_an_earlier_attempt_is_read_by_its_number(queue, running):
     queue.end(Ended(running.token, Outcome.FAILED, error="why", output="first try\n", after_s=0.0))
-    assert said(queue, running.id) == Said(State.RETRYABLE, 1, live=False, before=0, lines=["first try"])
+    assert said(queue, running.id) == OutputPart(State.RETRYABLE, 1, live=False, before=0, lines=["first try"])
     again = queue.claim_job(running.id)
-    assert said(queue, running.id) == Said(State.RUNNING, 2, live=True, before=0, lines=[], asked=True)
+    assert said(queue, running.id) == OutputPart(State.RUNNING, 2, live=True, before=0, lines=[], asked=True)
     write(queue, again, 1, "second try\n")
     assert said(queue, running.id).lines == ["second try"]
     assert said(queue, running.id, attempt=1).lines == ["first try"]
-    assert said(queue, running.id, attempt=3) == Said(State.RUNNING, None, live=False, before=0, lines=[])
+    assert said(queue, running.id, attempt=3) == OutputPart(State.RUNNING, None, live=False, before=0, lines=[])
 
 
 def test_a_job_that_waits_has_said_nothing_and_an_unknown_one_is_not_found(queue):
-    assert said(queue, queue.make()) == Said(State.PENDING, None, live=False, before=0, lines=[])
+    assert said(queue, queue.make()) == OutputPart(State.PENDING, None, live=False, before=0, lines=[])
     assert queue.run(store.watch(new_worker())) is None
     assert queue.count("watched") == 0
 

@@ -247,7 +247,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         wait_and_go_on(run)
         run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
-        run(store.register_worker(WORKER, **said), store.show_life(WORKER, 7), store.absent())
+        run(store.register_worker(WORKER, **said), store.hold_liveness_lock(WORKER, 7), store.absent())
         run(store.tick(WORKER, ["work"], None, watching=False, alerts=True))
         run(
             store.take_seat(WORKER, term_s=3, anyway=True), store.keep_seat(WORKER, term_s=3), store.leave_crowd(WORKER)

@@ -32,7 +32,7 @@ def live(queue: Queue, connect: Connect, worker: UUID, *, host: str = "one") -> 
     """Register a worker, and let a session show that it lives; returns the session."""
     join(queue, worker, host=host)
     session = connect()
-    assert session.run(store.show_life(worker, worker.int))
+    assert session.run(store.hold_liveness_lock(worker, worker.int))
     return session
 
 
@@ -109,7 +109,7 @@ def test_a_watcher_that_lost_its_session_and_has_another_keeps_its_seat(queue, c
     live(queue, connect, ANNA).close()
     assert take(queue, ANNA)
     fresh = connect()
-    assert fresh.run(store.show_life(ANNA, 99))
+    assert fresh.run(store.hold_liveness_lock(ANNA, 99))
     assert keep(queue, ANNA)
     assert queue.value("select key from outlive.watchers") == 99
 

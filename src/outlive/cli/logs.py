@@ -1,4 +1,4 @@
-"""logs: prints what a job has said, and follows one that runs."""
+"""logs: prints what a job has printed and logged, and follows one that runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlive.cli.command import CommandContext, JobId, Json, app, command
 from outlive.cli.job_filter import found_id
 from outlive.errors import JobNotFound, no_job
 from outlive.humanize import plain
-from outlive.output import Said
+from outlive.output import OutputPart
 from outlive.states import State
 
 AGAIN_S = 0.25
@@ -46,39 +46,39 @@ def logs(
 def _print(context: CommandContext, job: UUID, attempt: int | None, printer: _Printer) -> None:
     """Print what there is. A worker needs a moment to write the first lines of a running job."""
     patience = time.monotonic() + FIRST_S
-    while (said := _said(context, job, attempt)).live and not said.lines and time.monotonic() <= patience:
+    while (part := _read(context, job, attempt)).live and not part.lines and time.monotonic() <= patience:
         time.sleep(AGAIN_S)
-    if said.attempt is None and attempt is not None:
+    if part.attempt is None and attempt is not None:
         raise _no_attempt(job, attempt)
-    printer.print(said)
+    printer.print(part)
     if not printer.last:
-        screen.complain(f"it has said nothing yet; it is {said.state}")
+        screen.complain(f"it has printed nothing yet; it is {part.state}")
 
 
 def _follow(context: CommandContext, job: UUID, attempt: int | None, printer: _Printer) -> None:
     """Print one attempt to its end, or one after the other until the job has finished."""
     number = attempt
     while True:
-        said = _said(context, job, number, printer.last)
-        if said.attempt is None and attempt is not None and said.state in OVER:
+        part = _read(context, job, number, printer.last)
+        if part.attempt is None and attempt is not None and part.state in OVER:
             raise _no_attempt(job, attempt)
-        printer.print(said)
-        if said.live:
-            number = said.attempt  # To its end, even if the next one has begun by then.
-        elif said.attempt is not None and attempt is None:
-            number = said.attempt + 1
+        printer.print(part)
+        if part.live:
+            number = part.attempt  # To its end, even if the next one has begun by then.
+        elif part.attempt is not None and attempt is None:
+            number = part.attempt + 1
             printer.last = 0
             continue
-        elif said.attempt is not None or said.state in OVER:
+        elif part.attempt is not None or part.state in OVER:
             return
         time.sleep(AGAIN_S)
 
 
-def _said(context: CommandContext, job: UUID, attempt: int | None, after: int = 0) -> Said:
-    said = context.run(store.watch(job, attempt=attempt, after=after))
-    if said is None:
+def _read(context: CommandContext, job: UUID, attempt: int | None, after: int = 0) -> OutputPart:
+    part = context.run(store.watch(job, attempt=attempt, after=after))
+    if part is None:
         raise no_job(job)
-    return said
+    return part
 
 
 def _no_attempt(job: UUID, attempt: int) -> JobNotFound:
@@ -92,17 +92,17 @@ class _Printer:
         """The number of the last line of the present attempt."""
         self._attempt: int | None = None
 
-    def print(self, said: Said) -> None:
-        if not said.lines:
+    def print(self, part: OutputPart) -> None:
+        if not part.lines:
             return
-        if not self._json and self._attempt not in (None, said.attempt):
-            print(f"--- attempt {said.attempt}", flush=True)
-        self._attempt = said.attempt
-        if not self._json and (missing := said.before - self.last) > 0:
+        if not self._json and self._attempt not in (None, part.attempt):
+            print(f"--- attempt {part.attempt}", flush=True)
+        self._attempt = part.attempt
+        if not self._json and (missing := part.before - self.last) > 0:
             print(f"[{missing:,} lines are not kept]", flush=True)
-        for number, line in enumerate(said.lines, said.before + 1):
+        for number, line in enumerate(part.lines, part.before + 1):
             if self._json:
-                screen.print_json({"attempt": said.attempt, "line": number, "text": line}, indent=0)
+                screen.print_json({"attempt": part.attempt, "line": number, "text": line}, indent=0)
             else:
                 print(plain(line), flush=True)
-        self.last = said.before + len(said.lines)
+        self.last = part.before + len(part.lines)

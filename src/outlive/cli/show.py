@@ -22,7 +22,7 @@ from outlive.errors import OutliveError, no_job
 from outlive.humanize import duration, figure, moment, one_line, plain, size
 from outlive.model import Attempt, MemoryCourse
 from outlive.operations import facts
-from outlive.output import Said
+from outlive.output import OutputPart
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Life(NamedTuple):
 
     job: dict[str, Any]
     attempts: list[Attempt]
-    said: Said | None
+    live: OutputPart | None
 
 
 @command(app)
@@ -69,25 +69,25 @@ def show(
         found = context.run(store.job(job))
         if not found:
             raise no_job(job)
-        said = _so_far(context, job) if found[0]["state"] == State.RUNNING else None
-        return Life(found[0], context.run(store.list_attempts(job)), said)
+        live = _so_far(context, job) if found[0]["state"] == State.RUNNING else None
+        return Life(found[0], context.run(store.list_attempts(job)), live)
 
     return Listing(look, lambda life: _shown(life, sys.maxsize if full else TAIL_LINES), _as_json)
 
 
-def _so_far(context: CommandContext, job: UUID) -> Said | None:
+def _so_far(context: CommandContext, job: UUID) -> OutputPart | None:
     """The output and the memory of its running attempt. Its worker is asked first, and may take a moment to answer."""
     late = time.monotonic() + ANSWER_S
     with contextlib.suppress(OutliveError):  # A standby can't ask a worker.
-        while (said := context.run(store.watch(job))) and said.asked and time.monotonic() < late:
+        while (part := context.run(store.watch(job))) and part.asked and time.monotonic() < late:
             time.sleep(AGAIN_S)
-        return said if said and said.live else None
+        return part if part and part.live else None
     return None
 
 
 def _as_json(life: Life) -> dict[str, object]:
     """The JSON form of a job. Programs rely on its keys."""
-    job, attempts, said = life
+    job, attempts, live = life
     shape = {key: job[key] for key in (*_FIRST, "failures", "crashes", "losses")}
     shape |= {"args": wire.readable(job["args"]), "progress": None}
     if job["progress_at"] is not None:
@@ -100,7 +100,7 @@ def _as_json(life: Life) -> dict[str, object]:
         shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
     shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
-    shape["running"] = said and {"attempt": said.attempt, "output": "\n".join(said.lines), "memory": said.memory}
+    shape["running"] = live and {"attempt": live.attempt, "output": "\n".join(live.lines), "memory": live.memory}
     result = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
     shape["result"] = None if result is None else wire.readable(bytes(result))
     return shape
@@ -108,7 +108,7 @@ def _as_json(life: Life) -> dict[str, object]:
 
 def _shown(life: Life, most: int) -> RenderableType:
     """The facts of a job, and its attempts. `most` limits the lines of a stack and of an output."""
-    job, attempts, said = life
+    job, attempts, live = life
     first, *rest = [(name, facts.words(parts)) for name, parts in facts.of_job(job)]
     given = [("arguments", _short(job["args"])), ("options", _short(job["options"]))]
     made = [("progress", _progress(job)), ("checkpoint", _short(job["checkpoint"]))]
@@ -117,7 +117,7 @@ def _shown(life: Life, most: int) -> RenderableType:
         lines += [text((f"  {name:<11}", "dim"), one_line(value))] if value else []
     lines += [text(), *(line for attempt in attempts for line in _attempt(attempt, most))]
     if job["state"] == State.RUNNING:
-        lines += _under_way(job, said, most)
+        lines += _under_way(job, live, most)
     elif not attempts:
         lines.append(text(("no attempt has ended yet", "dim")))
     return screen.stacked(*lines)
@@ -189,14 +189,14 @@ def _output(missing: int, lines: list[str], most: int) -> list[Text]:
     return [_indented(title, "dim"), _indented("\n".join(lines[-most:]), left=4)]
 
 
-def _under_way(job: dict[str, Any], said: Said | None, most: int) -> list[Text]:
+def _under_way(job: dict[str, Any], live: OutputPart | None, most: int) -> list[Text]:
     since = (f"  since {moment(job['locked_at'])} on {job['locked_by']}", "dim")
     stopping = ("  asked to stop" if job["cancel_requested"] else "", "yellow")
     lines = [text(f"attempt {job['attempt']}  ", screen.state("running"), since, stopping)]
     lines.append(_indented(f"last heartbeat {moment(job['heartbeat_at'])}", "dim"))
-    lines += [_indented(f"in the step {said.steps}", "dim")] if said and said.steps else []
-    lines += _memory(said.memory if said else None)
-    return lines + (_output(said.before, said.lines, most) if said and said.lines else [])
+    lines += [_indented(f"in the step {live.steps}", "dim")] if live and live.steps else []
+    lines += _memory(live.memory if live else None)
+    return lines + (_output(live.before, live.lines, most) if live and live.lines else [])
 
 
 def _indented(words: str, style: str = "", *, left: int = 2) -> Text:

@@ -7,27 +7,29 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.output import LiveOutput, Said, split
+from outlive.output import LiveOutput, OutputPart, split
 from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.reads import course
 from outlive.store.statements import decoded_by, nothing, pairs, statement
 
 
-def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[Said | None]:
-    """What an attempt has said after its line of this number, and used; None: there is no such job.
+def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[OutputPart | None]:
+    """What an attempt has printed after its line of this number, and used; None: there is no such job.
 
     Without a number it is the attempt that runs, or else the last one. To follow one that runs, call this again with
     the number of the last line. Its worker writes what it says only while it is followed.
     """
 
-    def decode(rows: list[Row]) -> Said | None:
+    def decode(rows: list[Row]) -> OutputPart | None:
         if not rows:
             return None
         state, number, live, text, memory, asked, steps = rows[0]
         missing, lines = split(text or "")
         new, used = lines[max(0, after - missing) :], memory and course(memory)
-        return Said(State(state), number, live, max(missing, after), new, memory=used, asked=asked, steps=steps or "")
+        return OutputPart(
+            State(state), number, live, max(missing, after), new, memory=used, asked=asked, steps=steps or ""
+        )
 
     return statement("watch", decode, id=job, attempt=attempt, after=after)
 
@@ -42,6 +44,6 @@ def prune_watched() -> Statement[None]: ...
 
 
 def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]:
-    """Write what followed attempts have said and used."""
+    """Write what followed attempts have printed and used."""
     rows = [msgspec.structs.asdict(one) for one in outputs]
     return statement("write_output", nothing, worker=worker, outputs=msgspec.json.encode(rows))

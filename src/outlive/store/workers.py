@@ -131,7 +131,7 @@ def reload_workers(name: str) -> Statement[list[UUID]]:
 @decoded_by(nothing)
 def stop_worker(worker: UUID) -> Statement[None]: ...
 @decoded_by(any_row)
-def show_life(worker: UUID, key: int) -> Statement[bool]:
+def hold_liveness_lock(worker: UUID, key: int) -> Statement[bool]:
     """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
 
 

@@ -39,7 +39,7 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
     The same error of the database again is logged once a minute: a lock or a full disk can stay for hours.
     """
     failures = 0
-    told, told_at = "", 0.0
+    logged, logged_at = "", 0.0
     me = asyncio.current_task()
     while not (me and me.cancelling()):  # A run that catches errors of the driver may not notice that it is cancelled.
         try:
@@ -51,12 +51,12 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
             pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
             if isinstance(error, psycopg.Error | OutliveError):
-                said, now = db.said(error), monotonic()
-                again = said == told and now - told_at < REPEAT_S
+                why, now = db.summary(error), monotonic()
+                again = why == logged and now - logged_at < REPEAT_S
                 quiet = again or db.lost(error)  # The session has logged that the database is away.
-                _log.log(DEBUG if quiet else WARNING, "%s: %s; trying again in %g s", name, said, pause_s)
+                _log.log(DEBUG if quiet else WARNING, "%s: %s; trying again in %g s", name, why, pause_s)
                 if not quiet:
-                    told, told_at = said, now
+                    logged, logged_at = why, now
             else:
                 _log.exception("%s failed; trying again in %g s", name, pause_s)
             await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))

@@ -45,9 +45,9 @@ from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.reporting.telemetry import telemetry
 from outlive.worker.session import IDLE_S, Session, SessionPool
-from outlive.worker.wakeup import HEED, Wakeup
+from outlive.worker.wakeup import REQUESTS, Wakeup
 
-HEED_S = 0.5
+ASK_S = 0.5
 """Within which time a worker asks what an operator wants, by chance: all workers of a fleet hear of it at once."""
 RunOnce = Callable[[], Awaitable[None]]
 
@@ -157,8 +157,8 @@ class Services:
             await session.close_if_idle()
 
     def _notified(self, payload: str) -> None:
-        if payload in HEED:
-            asyncio.get_running_loop().call_later(random.uniform(0, HEED_S), self.heartbeat.hurry)
+        if payload in REQUESTS:
+            asyncio.get_running_loop().call_later(random.uniform(0, ASK_S), self.heartbeat.hurry)
         else:
             self.wake.notify(payload)
 

@@ -183,7 +183,7 @@ class Supervisor:
                     return
                 except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
                     level = logging.DEBUG if db.lost(error) else logging.WARNING
-                    _log.log(level, "register: %s; trying again in %g s", db.said(error), pause_s)
+                    _log.log(level, "register: %s; trying again in %g s", db.summary(error), pause_s)
                     await asyncio.sleep(pause_s)
             await services.register()
 

@@ -20,7 +20,7 @@ RESUME = "resume"
 """The notification that the wait of a job is over whose process a worker has parked."""
 FOLLOW = "follow"
 """The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
-HEED = ("drain", "reload", "set")
+REQUESTS = ("drain", "reload", "set")
 """The notifications that an operator wants something of a worker: its heartbeat says of which, and what."""
 
 

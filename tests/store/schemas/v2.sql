@@ -329,13 +329,13 @@ create unlogged table if not exists outlive.awaited (
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
--- The jobs that a person or a page follows, and what the running attempt has said and used so far. A worker writes
--- that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
+-- The jobs that a person or a page follows, and what the running attempt has printed and used so far. A worker
+-- writes that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
 create unlogged table if not exists outlive.watched (
   job_id uuid primary key,
   until timestamptz not null,
-  attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
-  lines bigint,  -- How many lines it has said. `output` holds the last of them.
+  attempt int,  -- The attempt that has printed it. Null: its worker has written nothing yet.
+  lines bigint,  -- How many lines it has printed. `output` holds the last of them.
   output text,
   memory json,  -- How its memory has changed so far, if it was measured.
   steps text  -- The names of the steps that are under way.
@@ -3650,7 +3650,7 @@ begin
     from (select distinct d.needs as id from outlive.dependencies d where d.job_id = any(ids)) n) e
   where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined');
   if needed is not null then
-    perform outlive.heed_ends(needed, states, ids);
+    perform outlive.apply_past_ends(needed, states, ids);
   end if;
 end $$;
 
@@ -3687,7 +3687,7 @@ begin
     -- The new one may have ended already, if it waits for others.
     insert into outlive.end_checks (needed, dependents) select array[pair.new], moved where moved is not null;
   end loop;
-  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), locked);
+  perform outlive.apply_past_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), locked);
 end $$;
 
 create or replace function outlive.unmet_because(needs uuid, state text) returns text language sql immutable
@@ -3959,7 +3959,7 @@ end $$;
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
 -- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in watchers and in `outlive reap`.
 
-create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
+create or replace function outlive.apply_past_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
 -- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
 -- up then. What waits for those that are cancelled is left for later.
@@ -4029,7 +4029,7 @@ begin
   loop
     begin
       if late.some_ended then
-        perform outlive.heed_ends(
+        perform outlive.apply_past_ends(
           array_agg(e.id), array_agg(e.state),
           array(select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)))
         from unnest(ends.ended, ends.states) e(id, state) where e.id = any(late.needed);
@@ -4092,7 +4092,7 @@ begin
               select l.job_id, l.on_failure from outlive.dependencies l
               where c.falls and l.needs = c.id and not l.met offset 0) d)
           select c.id from concerned c limit 2 * outlive.many_dependents());
-        perform outlive.heed_ends(ends.ended, ends.states, among);
+        perform outlive.apply_past_ends(ends.ended, ends.states, among);
       end if;
       if ends.moving = '{}' then
         followed := followed + 1;
@@ -5017,10 +5017,10 @@ create or replace function outlive.watch(
   out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean,
   out steps text)
 returns setof record language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- What this attempt of a job has said, and how its memory has changed: by default the one that runs, or else the
--- last. No row: there is no such job.
+-- What this attempt of a job has printed, and how its memory has changed: by default the one that runs, or else
+-- the last. No row: there is no such job.
 -- To follow a running attempt, call this again and again. For some time after each call its worker writes what
--- it says; it is told to begin if it has written nothing yet. Null output: the attempt has said nothing, or,
+-- it prints; it is asked to begin if it has written nothing yet. Null output: the attempt has printed nothing, or,
 -- while it runs, no more than :after lines. Null memory: it was not measured, or there is nothing to see in it.
 -- Asked: the attempt runs, and its worker has written nothing of this yet.
 -- A null attempt: there is no such attempt yet.
@@ -5169,7 +5169,7 @@ begin
       ('tcp_user_timeout', '4000'), ('client_connection_check_interval', '1000'),
       ('idle_session_timeout', '0')) s(name, value);
     loop
-      exit when exists (select from outlive.statement_show_life(worker => mine, key => (
+      exit when exists (select from outlive.statement_hold_liveness_lock(worker => mine, key => (
         'x' || left(md5(gen_random_uuid()::text), 16))::bit(64)::bigint & 9223372036854775807));
     end loop;
   end if;
@@ -6171,7 +6171,7 @@ update outlive.workers set
 where id = $1::uuid and state <> 'dead';
 $statement$;
 
-create or replace function outlive.statement_show_life("worker" uuid default null, "key" bigint default null)
+create or replace function outlive.statement_hold_liveness_lock("worker" uuid default null, "key" bigint default null)
 returns setof uuid language sql as $statement$
 with watched as (
   update outlive.workers set watched = true, missed_at = null
@@ -6205,3 +6205,4 @@ end $$;
 -- The version of the schema in this folder, and the earliest one whose workers and clients can work with it;
 -- upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version, serves) values (2, 2);
+

@@ -71,7 +71,7 @@ class Worker:
         )  # fmt: skip
         if self.plan.fate is Fate.UNBORN and not self.fleet.draining:
             self.die()
-        await self._show_life()
+        await self._hold_lock()
 
     def die(self, fate: Fate | None = None) -> None:
         self.fleet.history.died(self.life, fate)
@@ -79,21 +79,21 @@ class Worker:
 
     # Signs of life
 
-    async def _show_life(self) -> None:
+    async def _hold_lock(self) -> None:
         while True:
             self.live = await self.fleet.connect()
             with contextlib.suppress(*GONE):
-                if await db.arun(self.live, store.show_life(self.id, secrets.randbits(63))):
+                if await db.arun(self.live, store.hold_liveness_lock(self.id, secrets.randbits(63))):
                     self._locked_s = time.time()
                     return
             await hang_up(self.live)
 
-    async def _show_life_again(self) -> None:
+    async def _hold_lock_again(self) -> None:
         """As soon as it notices that its session is gone."""
         self.life.cuts.append(cut := [self._locked_s, float("inf")])
         if self.live is not None:
             await hang_up(self.live)
-        await self._show_life()
+        await self._hold_lock()
         cut[1] = time.time()
 
     def _has_lock(self) -> bool:
@@ -125,7 +125,7 @@ class Worker:
             if self.plan.incident is not None and self.rng.random() < 0.5:
                 await self._suffer(self.plan.incident)
             if not self._has_lock():
-                await self._show_life_again()
+                await self._hold_lock_again()
             if self._unsure:
                 await self._reconcile()
             await self._show_signs()
@@ -185,7 +185,7 @@ class Worker:
         self.fleet.history.seen[incident] += 1
         if incident is Incident.RECONNECTS and self.live is not None:
             await self.fleet.terminate(self.live)
-            await self._show_life_again()
+            await self._hold_lock_again()
         elif incident is Incident.RECONCILES:
             self.life.unsure = self._unsure = True
             async with self.fleet.hand() as hand:

@@ -192,7 +192,7 @@ class Stage:
         try:
             answers = self._run(actions, order)
         except (LeftWaiting, psycopg.Error) as error:
-            words.append(f"{type(error).__name__}: {db.said(error)}")
+            words.append(f"{type(error).__name__}: {db.summary(error)}")
         self.repeats.update(code for actor in ring.actors for code in actor.repeats)
         self._settle()
         judged = shapes.judge(ring.watcher)

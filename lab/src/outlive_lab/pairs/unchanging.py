@@ -21,7 +21,7 @@ UNCHANGING = frozenset(
         *("await_jobs", "prune_awaited", "declare_schedules", "check_schedules", "resume_schedule"),
         *("reset_schedule", "prune_schedules", "note_trouble", "add_schedule", "set_schedule", "register_sources"),
         *("spread_limits", "breakers", "remove_source", "prune_unused", "take_seat", "keep_seat", "leave_crowd"),
-        *("register_tasks", "tell_tasks", "drain_workers", "set_worker", "reload_workers", "show_life"),
+        *("register_tasks", "tell_tasks", "drain_workers", "set_worker", "reload_workers", "hold_liveness_lock"),
         *("note_missed", "untold_deaths", "try_lock", "unlock", "prune_workers", "locked_ends"),
     }
 )

@@ -329,13 +329,13 @@ create unlogged table if not exists outlive.awaited (
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
--- The jobs that a person or a page follows, and what the running attempt has said and used so far. A worker writes
--- that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
+-- The jobs that a person or a page follows, and what the running attempt has printed and used so far. A worker
+-- writes that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
 create unlogged table if not exists outlive.watched (
   job_id uuid primary key,
   until timestamptz not null,
-  attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
-  lines bigint,  -- How many lines it has said. `output` holds the last of them.
+  attempt int,  -- The attempt that has printed it. Null: its worker has written nothing yet.
+  lines bigint,  -- How many lines it has printed. `output` holds the last of them.
   output text,
   memory json,  -- How its memory has changed so far, if it was measured.
   steps text  -- The names of the steps that are under way.

@@ -8,7 +8,7 @@ from outlive.watched w join outlive.running r on r.id = w.job_id
 where r.worker = :worker::uuid and w.until > outlive.now();
 
 -- name: write_output
--- What followed attempts have said and used so far, only for attempts that still run in this worker.
+-- What followed attempts have printed and used so far, only for attempts that still run in this worker.
 update outlive.watched w
 set attempt = r.attempt, lines = p.lines, output = coalesce(p.output, w.output), memory = p.memory,
   steps = p.steps

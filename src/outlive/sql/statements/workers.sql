@@ -114,7 +114,7 @@ update outlive.workers set
   state = 'stopped', last_seen = outlive.now(), stop_requested_at = coalesce(stop_requested_at, outlive.now())
 where id = :worker::uuid and state <> 'dead';
 
--- name: show_life
+-- name: hold_liveness_lock
 -- This session takes the advisory lock that proves a worker alive. Each session has a new key, so that an old one,
 -- which the server may still hold open, is not in the way. Zero rows: the key is taken, try another one.
 -- returns setof uuid

@@ -105,7 +105,7 @@ class ProgressWriter:
         """Warn once for each attempt: the job may repeat its progress many times a second."""
         if progress.token not in self._warned:
             self._warned.append(progress.token)
-            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, db.said(error))
+            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, db.summary(error))
 
 
 def _portions(reports: Iterable[Progress]) -> Iterator[list[Progress]]:

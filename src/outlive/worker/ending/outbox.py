@@ -183,7 +183,7 @@ class SlowEnds:
                 self._fail(refused(end, error))
                 return
         level, ready = (logging.DEBUG, self._ready) if db.lost(error) else (logging.WARNING, self._ready_again)
-        _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, db.said(error))
+        _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, db.summary(error))
         asyncio.get_running_loop().call_later(AGAIN_S, ready.put_nowait, end.token)
 
     def _forget(self, token: int) -> None:

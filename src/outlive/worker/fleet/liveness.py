@@ -71,7 +71,7 @@ class Liveness:
                 _log.warning(BEHIND_A_POOLER)
             self._warned = True
             return
-        while not await db.arun(connection, store.show_life(self._worker, secrets.randbits(63))):
+        while not await db.arun(connection, store.hold_liveness_lock(self._worker, secrets.randbits(63))):
             pass
         await connection.execute(f"listen outlive; listen outlive_{str(self._worker)[:8]}".encode())
         self._notify("")  # For what was enqueued before this connection listened.
@@ -84,30 +84,30 @@ class Liveness:
             return
         self._listens_on = connection.fileno()
         asyncio.get_running_loop().add_reader(self._listens_on, self._read, connection)
-        _heed(connection)  # Those that came with the answer to the last statement.
+        _pass_on(connection)  # Those that came with the answer to the last statement.
 
     def _read(self, connection: db.AsyncConnection) -> None:
         try:
             connection.pgconn.consume_input()
-            _heed(connection)
+            _pass_on(connection)
         except psycopg.OperationalError as error:
             self.session.note_loss(error)
         if connection.closed:
-            self._hear_no_more()
+            self._stop_listening()
             self._lost.set()
 
-    def _hear_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listens_on is not None:
             asyncio.get_running_loop().remove_reader(self._listens_on)
             self._listens_on = None
 
     async def close(self) -> None:
         self.session.hang_up()
-        self._hear_no_more()
+        self._stop_listening()
         await self.session.close()
 
 
-def _heed(connection: db.AsyncConnection) -> None:
+def _pass_on(connection: db.AsyncConnection) -> None:
     while (one := connection.pgconn.notifies()) and (handle := connection.pgconn.notify_handler):
         handle(one)
 
@@ -158,8 +158,8 @@ class Heartbeat:
 
     async def beat(self) -> None:
         state = "draining" if self._draining else "active"
-        said = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
-        match await self._session.run(store.heartbeat(self._worker, state, *said)):
+        report = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
+        match await self._session.run(store.heartbeat(self._worker, state, *report)):
             case []:
                 self._on_declared_dead()
             case [wanted]:

@@ -77,11 +77,11 @@ class Schedules:
             await self._note_trouble(schedule, str(error))
         except psycopg.Error as error:
             if error.sqlstate in _LOCKED:
-                self._note_lock(schedule, db.said(error))
+                self._note_lock(schedule, db.summary(error))
             elif error.sqlstate is None or error.sqlstate.startswith(_NOT_THE_ROW):
                 raise
             else:
-                await self._note_trouble(schedule, db.said(error))
+                await self._note_trouble(schedule, db.summary(error))
         else:
             self._locked.discard(schedule.name)
             if fired is not None:

@@ -107,7 +107,7 @@ def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> 
     if record.extra:  # Of a line that only looks like a record it may be anything.
         about["extra"] = logs.redacted_within(wire.decode_or_text(record.extra.encode()))
     who = f"{task} {short_id(id)} #{attempt}"
-    return logs.said(created, record.level, who, record.logger, record.message, about)
+    return logs.lines_of_job(created, record.level, who, record.logger, record.message, about)
 
 
 def left_out(job: Claimed, lines: int) -> None:

@@ -75,7 +75,7 @@ begin
     from (select distinct d.needs as id from outlive.dependencies d where d.job_id = any(ids)) n) e
   where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined');
   if needed is not null then
-    perform outlive.heed_ends(needed, states, ids);
+    perform outlive.apply_past_ends(needed, states, ids);
   end if;
 end $$;
 
@@ -112,7 +112,7 @@ begin
     -- The new one may have ended already, if it waits for others.
     insert into outlive.end_checks (needed, dependents) select array[pair.new], moved where moved is not null;
   end loop;
-  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), locked);
+  perform outlive.apply_past_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), locked);
 end $$;
 
 create or replace function outlive.unmet_because(needs uuid, state text) returns text language sql immutable

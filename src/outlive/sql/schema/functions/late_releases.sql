@@ -1,7 +1,7 @@
 -- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
 -- worker/fleet/leftovers.py calls check_late_ends and follow_late_ends, in watchers and in `outlive reap`.
 
-create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
+create or replace function outlive.apply_past_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
 -- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
 -- up then. What waits for those that are cancelled is left for later.
@@ -71,7 +71,7 @@ begin
   loop
     begin
       if late.some_ended then
-        perform outlive.heed_ends(
+        perform outlive.apply_past_ends(
           array_agg(e.id), array_agg(e.state),
           array(select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)))
         from unnest(ends.ended, ends.states) e(id, state) where e.id = any(late.needed);
@@ -134,7 +134,7 @@ begin
               select l.job_id, l.on_failure from outlive.dependencies l
               where c.falls and l.needs = c.id and not l.met offset 0) d)
           select c.id from concerned c limit 2 * outlive.many_dependents());
-        perform outlive.heed_ends(ends.ended, ends.states, among);
+        perform outlive.apply_past_ends(ends.ended, ends.states, among);
       end if;
       if ends.moving = '{}' then
         followed := followed + 1;

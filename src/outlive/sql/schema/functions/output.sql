@@ -5,10 +5,10 @@ create or replace function outlive.watch(
   out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean,
   out steps text)
 returns setof record language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- What this attempt of a job has said, and how its memory has changed: by default the one that runs, or else the
--- last. No row: there is no such job.
+-- What this attempt of a job has printed, and how its memory has changed: by default the one that runs, or else
+-- the last. No row: there is no such job.
 -- To follow a running attempt, call this again and again. For some time after each call its worker writes what
--- it says; it is told to begin if it has written nothing yet. Null output: the attempt has said nothing, or,
+-- it prints; it is asked to begin if it has written nothing yet. Null output: the attempt has printed nothing, or,
 -- while it runs, no more than :after lines. Null memory: it was not measured, or there is nothing to see in it.
 -- Asked: the attempt runs, and its worker has written nothing of this yet.
 -- A null attempt: there is no such attempt yet.

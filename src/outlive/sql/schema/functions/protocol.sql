@@ -85,7 +85,7 @@ begin
       ('tcp_user_timeout', '4000'), ('client_connection_check_interval', '1000'),
       ('idle_session_timeout', '0')) s(name, value);
     loop
-      exit when exists (select from outlive.statement_show_life(worker => mine, key => (
+      exit when exists (select from outlive.statement_hold_liveness_lock(worker => mine, key => (
         'x' || left(md5(gen_random_uuid()::text), 16))::bit(64)::bigint & 9223372036854775807));
     end loop;
   end if;
