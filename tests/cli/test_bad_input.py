@@ -60,16 +60,14 @@ def test_digits_that_several_jobs_begin_with(cli, queue, verb):
     ("verb", "says"),
     [
         ("retry", "it is under way already"),
+        ("cancel", "it has ended already"),
         ("release", "it is not held"),
         ("prune", "only finished and quarantined jobs can be pruned"),
     ],
 )
 def test_a_job_in_the_wrong_state(cli, queue, verb, says):
-    refused(cli, verb, str(queue.make()), code=1, says=says)
-
-
-def test_a_job_that_has_ended_can_not_be_cancelled(cli, queue):
-    refused(cli, "cancel", str(queue.make_finished()), code=1, says="it has ended already")
+    job = queue.make_finished() if verb == "cancel" else queue.make()
+    refused(cli, verb, str(job), code=1, says=says)
 
 
 @pytest.mark.parametrize("words", NAMED, ids=" ".join)

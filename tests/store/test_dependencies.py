@@ -277,9 +277,6 @@ def test_spawned_jobs_may_wait_for_each_other_and_for_the_job_that_spawns_them(q
     assert queue.state_of(second) is State.PENDING
 
 
-# Operators
-
-
 # Pruning
 
 

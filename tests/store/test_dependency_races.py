@@ -31,17 +31,6 @@ def succeed(queue: Queue, token: int) -> None:
 # A job ends while another is enqueued to wait for it.
 
 
-def test_a_job_that_ends_before_the_enqueue_commits_is_noticed_by_the_reaper(ring):
-    needed = ring.watcher.make()
-    token = ring.watcher.claim_job(needed).token
-    with ring.first.transaction():
-        job = make_after(ring.first, needed)
-        assert ring.start(lambda second: succeed(second, token)).done()  # An open enqueue holds up no end.
-        assert ring.first.state_of(job) is State.BLOCKED
-    ring.watcher.follow()
-    assert ring.watcher.state_of(job) is State.PENDING
-
-
 @pytest.mark.parametrize(
     ("on_failure", "becomes"), [("block", State.BLOCKED), ("proceed", State.PENDING), ("cancel", State.CANCELLED)]
 )

@@ -1,8 +1,6 @@
 """Finding and claiming jobs: the order, the limits, the shares of workers, and that no job is claimed twice."""
 
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,7 +9,7 @@ import pytest
 
 from outlive import store
 from outlive.model import Claimed, Ended, LaneState
-from tests.driving.making import NOON, WORKER, Queue, lane, new_worker, request
+from tests.driving.making import NOON, WORKER, Queue, lane, request
 
 
 def ids(claimed: list[Claimed]) -> list[UUID]:
@@ -97,32 +95,6 @@ def test_stale_tokens_and_new_jobs_come_in_one_turn(queue):
     job = queue.make()
     turn = queue.run(store.end_and_claim(WORKER, [Ended(7)], [lane()], limit=8))
     assert (turn.refused, ids(turn.claimed)) == ([7], [job])
-
-
-@pytest.mark.parametrize(("workers", "jobs", "limit"), [(2, 20, 1), (8, 2000, 16)])
-def test_each_job_is_claimed_exactly_once(connect, workers, jobs, limit):
-    connections = [connect() for _ in range(workers)]
-    made = connections[0].make_many(jobs)
-    start = threading.Barrier(workers)
-
-    def work(queue: Queue) -> list[UUID]:
-        worker, done, ended = new_worker(), list[UUID](), list[Ended]()
-        start.wait()
-        while True:
-            turn = queue.run(store.end_and_claim(worker, ended, [lane()], limit=limit))
-            assert turn.refused == []
-            if not turn.claimed and not ended:
-                return done
-            done += ids(turn.claimed)
-            ended = [Ended(one.token) for one in turn.claimed]
-
-    with ThreadPoolExecutor(workers) as threads:
-        done = [job for part in threads.map(work, connections) for job in part]
-    assert sorted(done) == sorted(made)
-    assert (
-        connections[0].value("select count(*) from outlive.attempts where attempt = 1 and state = 'succeeded'") == jobs
-    )
-    assert (connections[0].count("running"), connections[0].count("waiting")) == (0, 0)
 
 
 # The lanes

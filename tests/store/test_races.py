@@ -1,16 +1,9 @@
-"""Two connections at once on one job, for every pair of events; batches in opposite order; and a brawl of eight.
-
-The first event happens in a transaction that is still open when the second one comes. The second has then either
-finished (it skipped what is locked, or there was nothing for it to do) or waits; then the first commits, or rolls back.
-"""
+"""Batches in opposite order, and a brawl of eight. `./run pairs` has every two statements on the same job."""
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -22,86 +15,17 @@ from tests.driving.making import TASK, Queue, links, request
 from tests.store.acting import (
     ANNA,
     ENDS,
-    EVENTS,
-    FENCED,
     LANE,
-    TOMORROW,
     Place,
     Scene,
-    arrange,
     assert_sound,
     bring,
-    clear,
     fire,
     give_up,
-    legal,
 )
-from tests.store.ring import Ring
+from tests.store.ring import ring
 
-T = TypeVar("T")
-Connect = Callable[[], Queue]
-
-# Statements that skip locked rows; they find them the next time.
-SKIPPING = frozenset(
-    {"claim", "claim_suspect", "renew", "expire", "reap", "convict", "quarantine", "prune", "unblock", "abandon"}
-)
-REFUSED = {("quarantine", "rerun"), ("cancel", "suspend")}
-"""The second is told that the first came before it, and changes nothing."""
-RACES = [(place, event) for place in Place for event in EVENTS if legal(event, place)]
-
-
-def after(event: str, places: set[Place], *, before: Place, first: str | None = None) -> set[Place]:
-    """The places where a job may be after an event that found it in one of these places."""
-    stale = event in FENCED and before is not Place.RUNNING
-    not_due = event == "expire" and first == "renew"
-    anothers = event in ("expire", "reap") and first in ("claim", "claim_suspect")
-    if stale or not_due or anothers or (first, event) in REFUSED:
-        return places
-    ends: set[Place] = set()
-    for place in places:
-        ends |= {Place(state) if state else Place.NOWHERE for state in legal(event, place)} or {place}
-    if event == "enqueue_after" and Place.NOWHERE in places:
-        ends = ends - {Place.BLOCKED} | {Place.DEPENDENT}
-    return ends
-
-
-@pytest.fixture
-def ring(connect: Connect) -> Iterator[Ring]:
-    ring = Ring(connect(), connect(), connect())
-    for connection in (ring.first, ring.second):
-        connection.set_now(TOMORROW)
-    yield ring
-    ring.threads.shutdown()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize(("place", "first"), RACES)
-def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring, place, first, commit):
-    """The first commits, and the second has waited for it or passed it by. Or the first rolls back:
-    then only the second happens, which tests/store/test_transitions.py tries for each event."""
-    for second in EVENTS:
-        clear(ring.watcher)
-        scene = bring(ring.watcher, place)
-        arrange(ring.watcher, scene, first, second)
-        with ring.first.transaction(force_rollback=not commit):
-            fire(ring.first, first, scene)
-            answer = ring.start(partial(fire, event=second, scene=scene))
-        answer.result(timeout=10)
-        ring.watcher.follow()
-        found = ring.watcher.state_of(scene.job)
-        dead = first == "resume" and second == "reap"  # The worker that is reaped was to resume it.
-        begun = after(first, {place}, before=place) if commit and not dead else {place}
-        allowed = after(second, begun, before=place, first=first if commit else None)
-        if second in SKIPPING or not legal(second, place):
-            allowed = allowed | begun  # It came before, or passed by.
-        assert found in {end.state for end in allowed}, f"{first} ({commit=}), then {second}: {found}"
-        assert_sound(ring.watcher)
-        ends = ring.watcher.run(store.list_attempts(scene.job)) if found else []
-        finished = sum(ended.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED) for ended in ends)
-        retried = {"retry", "rerun"} & {first, second} and place.state in FINISHED
-        assert finished <= 1 + bool(retried), f"{first} and {second} have both finished it"
-
+__all__ = ["ring"]
 
 # Batches that meet in opposite order. A batch can't be stopped halfway, so the first takes its two steps in
 # one transaction: what it has locked by then is what a batch would have locked.
