@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from outlive import store
 from outlive.states import Outcome, State, legal
 
 
@@ -100,8 +101,11 @@ def test_prune_forgets_jobs_past_their_retention(cli, queue):
     old, killer = queue.make_finished(), queue.make_quarantined()
     queue.let_time_pass()
     fresh = queue.make_finished()
+    queue.run(store.add_schedule("withdrawn", {"task": "work", "every_s": 60.0}))
+    queue.execute("update outlive.schedules set withdrawn_at = '2020-01-01Z'")
     assert cli("prune", "--json").json == {"pruned": 1}
     assert [queue.state_of(job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
+    assert queue.count("schedules") == 0, "it prunes all that a worker does"
 
 
 def test_retention_comes_from_the_configuration(cli, queue, tmp_path_factory):

@@ -5,6 +5,7 @@ Jobs are given by id, or chosen by a filter together with `--all`. `states.legal
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from uuid import UUID
 import msgspec
 import typer
 
-from outlive import config, store, validation
+from outlive import db, migrate, store, validation
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, Json, Yes, app, command, confirm, operator
 from outlive.cli.job_filter import Filter, found_id
@@ -195,26 +196,19 @@ def _print(tally: Tally) -> None:
 
 
 def _prune_old(context: CommandContext) -> int:
-    """Delete the jobs that are past the retention of their task or its app, in batches. The configuration here applies
-    to tasks that no worker has registered."""
-    keep_s = context.config.keep_s
-    pruned = 0
-    with _progress("pruned", None) as advance:
-        for state in keep_s:
-            more, mark = True, None
-            while more:
-                gone, more, mark = context.run(store.prune_finished(state, keep_s=keep_s[state], after=mark))
-                pruned += gone
-                advance(gone)
-        gone, more = 1, True
-        while more and gone:  # Rows that another transaction has locked are left for the next run.
-            gone, more = context.run(store.prune_expired())
-            pruned += gone
-            advance(gone)
-    context.run(store.prune_batches(keep_s=max(keep_s.values())))
-    context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
-    context.run(store.prune_audit())
-    return pruned
+    """Delete all that is past its retention, as workers do. The configuration here applies to tasks that no worker has
+    registered. Returns how many jobs."""
+    from outlive.worker.fleet.pruning import Pruning  # Not at the top: no other command here needs a worker's parts.
+    from outlive.worker.session import Session
+
+    async def prune(session: Session) -> int:
+        try:
+            return await Pruning(session, context.config).run_once()
+        finally:
+            await session.close()
+
+    with db.translated_errors():
+        return asyncio.run(prune(Session(migrate.ready(context.config))))
 
 
 @command(app)

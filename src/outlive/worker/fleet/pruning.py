@@ -1,4 +1,4 @@
-"""Pruning: what is old enough is deleted, some thousands of rows at a time."""
+"""Pruning: what is old enough is deleted, some thousands of rows at a time. `outlive prune` does the same."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class Pruning:
         """The end of the last job of each state that was considered."""
         self._marked_at = self._forgot_at = -math.inf
 
-    async def run_once(self) -> None:
+    async def run_once(self) -> int:
+        """Delete all that is old enough. Returns how many jobs."""
         run, keep_s = self._session.run, self._config.keep_s
-        for state in keep_s:
-            await self._prune_finished(state, keep_s[state])
+        pruned = sum([await self._prune_finished(state, keep_s[state]) for state in keep_s])
         await run(store.prune_batches(keep_s=max(keep_s.values())))
         await run(store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
         gone, more = 1, True
         while gone and more:  # Jobs that another transaction has locked wait for the next sweep.
             gone, more = await run(store.prune_expired())
+            pruned += gone
         await run(store.prune_awaited())
         await run(store.prune_watched())
         await run(store.prune_crashes(keep_s=self._config.keep_failed_s))
@@ -39,16 +40,19 @@ class Pruning:
         if (now := time.monotonic()) - self._forgot_at > LOOK_AGAIN_S:  # It may read all jobs.
             self._forgot_at = now
             await run(store.prune_unused(keep_s=KEEP_UNUSED_S))
+        return pruned
 
-    async def _prune_finished(self, state: State, keep_s: float) -> None:
+    async def _prune_finished(self, state: State, keep_s: float) -> int:
         """Jobs of some tasks are kept for longer than others. They are passed over once, and looked at again an hour
         later, as are jobs that another transaction has locked."""
         now = time.monotonic()
         if now - self._marked_at > LOOK_AGAIN_S:
             self._marks, self._marked_at = {}, now
-        more = True
+        pruned, more = 0, True
         while more:
             after = self._marks.get(state)
-            _, more, mark = await self._session.run(store.prune_finished(state, keep_s=keep_s, after=after))
+            gone, more, mark = await self._session.run(store.prune_finished(state, keep_s=keep_s, after=after))
+            pruned += gone
             if mark is not None:
                 self._marks[state] = mark
+        return pruned
