@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
-from outlive import config, db, embedded, migrate
+from outlive import db, embedded, migrate
 from outlive import pytest as plugin
-from tests import faults
+from outlive.client.redirection import redirected
 from tests.driving.databases import SETTABLE_CLOCK, TEMPLATE, new_database, reused_database, worker_connections
 from tests.driving.making import Queue
 from tests.driving.workers import ROOT, Start, Worker, all_gone
@@ -118,15 +118,14 @@ def connection(queue: Queue) -> Queue:
 
 
 @pytest.fixture
-def faults_app(database_url: str) -> Iterator[None]:
-    """Lets the app of tests/faults.py use the test's database."""
-    faults.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    faults.app.configure(None)
+def apps(database_url: str) -> Iterator[None]:
+    """Lets all apps of this process use the test's database, unless a test configures one itself."""
+    with redirected(database_url):
+        yield
 
 
 @pytest.fixture
-def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
+def start(apps: None, database_url: str, tmp_path: Path) -> Iterator[Start]:
     """Starts workers, and stops them after the test. A process that they leave behind fails the test."""
     made: list[Worker] = []
 

@@ -34,9 +34,9 @@ DAMAGES = {
 
 
 @pytest.fixture
-def jobs(queue: Queue, faults_app: None) -> dict[str, Any]:
+def jobs(queue: Queue, apps: None) -> dict[str, Any]:
     """Jobs in several states, and a batch that is done."""
-    del faults_app
+    del apps
     pending, done, retried = queue.make(), queue.make_finished(Outcome.SUCCEEDED), queue.make()
     queue.run_job(retried, Outcome.FAILED, after_s=60.0)
     keyed = [queue.make(links=links("shop", 1)) for _ in range(2)]
@@ -73,7 +73,6 @@ def test_each_damage_is_found_with_its_job(cli, queue, jobs, what):
     assert f"{found[0][1]} is {what}: look at it with `outlive " in ran.out
 
 
-@pytest.mark.usefixtures("faults_app")
 def test_no_alarm_is_false_beside_workers_that_are_busy_and_killed(cli, queue, start):
     ended = threading.Event()
 

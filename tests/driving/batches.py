@@ -1,10 +1,7 @@
 """Batches of real workers: what has become of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from outlive import config
 from tests.driving.making import Queue
 from tests.processes import batched
 
@@ -23,11 +20,3 @@ def callbacks() -> dict[str, Any]:
 
 def calls(queue: Queue) -> list[tuple[str, int, int]]:
     return [(event, made, succeeded) for event, made, succeeded in queue.execute(CALLS.encode()).fetchall()]
-
-
-@contextmanager
-def batched_app(database_url: str) -> Iterator[None]:
-    """Let the app use the test's database."""
-    batched.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    batched.app.configure(None)

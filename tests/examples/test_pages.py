@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from outlive import config
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from pages import site, tasks
@@ -37,13 +36,9 @@ def room() -> Iterator[Path]:
 
 
 @pytest.fixture
-def worker(
-    room: Path, start: Start, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Worker]:
+def worker(room: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
     monkeypatch.setenv("TMPDIR", str(room))
-    tasks.app.configure(config.load(flags={"database_url": database_url}))
-    yield start(slots=2, target="pages.tasks:app", folder=ROOT / "examples", cache_dir=str(tmp_path / "cache"))
-    tasks.app.configure(None)
+    return start(slots=2, target="pages.tasks:app", folder=ROOT / "examples", cache_dir=str(tmp_path / "cache"))
 
 
 def browsers(folder: Path) -> list[int]:

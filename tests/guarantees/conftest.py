@@ -1,4 +1,4 @@
-"""Fixtures of the tests of guarantees: an app, hands that do a worker's part, and real workers of tests/faults.py."""
+"""Fixtures of the tests of guarantees: an app, and hands that do a worker's part."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,6 @@ from outlive import App
 from outlive.client.task import Task
 from tests.driving.hand import Hand
 from tests.driving.making import Queue
-from tests.driving.workers import Start
 from tests.faults import add
 
 
@@ -32,9 +31,3 @@ def new_hand(connect: Callable[[], Queue]) -> Callable[[], Hand]:
 @pytest.fixture
 def hand(new_hand: Callable[[], Hand]) -> Hand:
     return new_hand()
-
-
-@pytest.fixture
-def start(faults_app: None, start: Start) -> Start:
-    """Starts workers for the app of tests/faults.py, whose jobs go to the test's database."""
-    return start

@@ -1,13 +1,12 @@
 """Batches."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from outlive import BatchCounts
 from tests import faults
-from tests.driving.batches import TARGET, batched_app, callbacks, calls
+from tests.driving.batches import TARGET, callbacks, calls
 from tests.guarantees.throughput import kept, rounds, seconds
 from tests.processes.batched import app, spread, step
 from tests.waiting import eventually
@@ -20,14 +19,7 @@ where j.created_at < (select max(a.ended_at) from outlive.attempts a join outliv
 """
 
 
-@pytest.fixture
-def batched(database_url: str) -> Iterator[None]:
-    with batched_app(database_url):
-        yield
-
-
 @pytest.mark.long
-@pytest.mark.usefixtures("batched")
 def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start, queue):
     with app.batch("tree", **callbacks()) as batch:
         app.enqueue_stream(step.using(batch=batch).job(n) for n in range(300))

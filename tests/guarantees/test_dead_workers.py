@@ -177,7 +177,7 @@ class Server:
 
 
 @pytest.fixture
-def server(faults_app: None) -> Iterator[Server]:
+def server(apps: None) -> Iterator[Server]:
     home = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))  # short, and postgres can go there
     home.chmod(0o755)
     server = Server(home / "server")

@@ -1,11 +1,9 @@
 """Jobs that wait for other jobs."""
 
-from collections.abc import Iterator
-
 import pytest
 
 import outlive
-from outlive import State, config
+from outlive import State
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests.processes import linked
@@ -13,13 +11,6 @@ from tests.waiting import eventually
 
 Add = Task[[int, int], int, int]
 TARGET = "tests.processes.linked:app"
-
-
-@pytest.fixture
-def linked_app(database_url: str) -> Iterator[None]:
-    linked.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    linked.app.configure(None)
 
 
 def test_a_job_is_released_in_the_transaction_that_ends_the_last_that_it_needs(new_hand, connect, task):
@@ -58,7 +49,6 @@ def test_a_failure_blocks_lets_proceed_or_cancels(hand, task, on_failure, become
     assert job.status() is becomes
 
 
-@pytest.mark.usefixtures("linked_app")
 def test_each_job_runs_once_after_all_that_it_needs_also_when_workers_are_killed(start, queue):
     layers = [outlive.group(linked.number.job(n) for n in range(20))]
     for _ in range(10):

@@ -1,12 +1,8 @@
 """Limits by key."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from outlive import config
 from tests.guarantees.keyed import app, enter
 from tests.store.acting import assert_sound
 from tests.waiting import eventually
@@ -16,13 +12,6 @@ KEYS = ("a", "b", "c")
 SUCCEEDED = "select count(*) from outlive.attempts where state = 'succeeded'"
 FAILED = "select count(*) from outlive.attempts where outcome = 'failed'"
 RUNNING = "select count(*) from outlive.running"
-
-
-@pytest.fixture(autouse=True)
-def configured(database_url: str) -> Iterator[None]:
-    app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    app.configure(None)
 
 
 def enqueue(folder: Path, key: str, jobs: int, *, hold_s: float, most: int = 2) -> None:

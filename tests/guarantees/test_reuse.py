@@ -1,11 +1,9 @@
 """Tasks with `recycle_after`: which children get another job."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from outlive import config
 from outlive.states import Outcome
 from tests import faults, leftovers
 from tests.driving.jobs import outcomes
@@ -14,11 +12,9 @@ from tests.leftovers import leave
 
 
 @pytest.fixture
-def worker(database_url: str, start: Start) -> Iterator[Worker]:
+def worker(start: Start) -> Worker:
     """A worker with one slot, for jobs that leave something."""
-    leftovers.app.configure(config.load(flags={"database_url": database_url}))
-    yield start(slots=1, target="tests.leftovers:app")
-    leftovers.app.configure(None)
+    return start(slots=1, target="tests.leftovers:app")
 
 
 def test_a_child_in_which_a_job_has_left_something_gets_no_other_job(worker):

@@ -2,14 +2,14 @@
 
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlive import Job, State, config, dedupe_key, store
+from outlive import Job, State, dedupe_key, store
 from outlive.states import Outcome
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.driving.making import Queue
@@ -24,15 +24,13 @@ STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.st
 
 
 @pytest.fixture
-def start(start: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts workers for the app of tests/guarantees/calling.py, whose jobs go to the test's database."""
-    calling.app.configure(config.load(flags={"database_url": database_url}))
+def start(start: Start, tmp_path: Path) -> Start:
+    """Starts workers for the app of tests/guarantees/calling.py."""
 
     def make(**how: Any) -> Worker:
         return start(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
 
-    yield make
-    calling.app.configure(None)
+    return make
 
 
 def health(queue: Queue, name: str) -> dict[str, Any]:

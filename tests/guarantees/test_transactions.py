@@ -5,7 +5,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import Job, State, config
+from outlive import Job, State
 from outlive.linux import kill
 from tests.django.projects import environment
 from tests.driving.jobs import attempts, finished
@@ -38,11 +38,8 @@ TASKS_OF_DJANGO = Kind("tests.django.ordering", "outlive.django.worker:default")
 
 
 @pytest.fixture(autouse=True)
-def tables(database_url: str, queue: Queue) -> Iterator[None]:
+def tables(apps: None, queue: Queue) -> None:
     queue.execute("create table orders (id uuid); create table effects (id uuid)")
-    paying.app.configure(config.load(environ={}, flags={"database_url": database_url}))
-    yield
-    paying.app.configure(None)
 
 
 def effects(queue: Queue) -> list[object]:

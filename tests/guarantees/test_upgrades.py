@@ -73,7 +73,6 @@ def succeeded(queue: Queue) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("faults_app")
 def test_a_schema_that_serves_the_version_before_is_installed_while_that_works_and_is_killed(
     start, queue, database_url, following
 ):

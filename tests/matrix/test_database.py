@@ -31,7 +31,7 @@ from tests.matrix.loading import Load
 from tests.matrix.servers import Server
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
+pytestmark = pytest.mark.usefixtures("apps")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
 
 

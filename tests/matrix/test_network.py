@@ -18,7 +18,6 @@ from tests.matrix.asking import all_end_once, ends, outcomes
 from tests.proxy import Boundary, Proxy, Side, Way
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
 
 

@@ -28,7 +28,6 @@ from tests.matrix.asking import all_end_once, outcomes
 from tests.matrix.servers import Programs
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
 Pooled = Callable[[str], str]
 

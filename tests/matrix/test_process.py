@@ -14,8 +14,6 @@ from tests.driving.workers import alive
 from tests.matrix.asking import ends, outcomes
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize(

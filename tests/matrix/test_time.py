@@ -28,7 +28,6 @@ from tests.matrix.clocks import Clock
 from tests.matrix.servers import Server
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 T = TypeVar("T")
 SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", "renew_s": "0.5", "sweep_s": "0.5"}
 

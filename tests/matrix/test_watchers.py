@@ -14,8 +14,6 @@ from tests.waiting import eventually
 
 __all__ = ["standby"]
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 def seats(server: Server) -> list[str]:
     """The watchers whose lock the server has, and whose terms last."""

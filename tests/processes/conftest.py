@@ -9,7 +9,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from outlive import config
 from tests.processes.changing import source
 from tests.processes.groups import Group, new_group
 
@@ -22,16 +21,13 @@ def admin(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def changing(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def changing(apps: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module whose app changes while its worker runs."""
     name = f"changing_{uuid4().hex[:8]}"
     (tmp_path / f"{name}.py").write_text(source(version=1))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    module = importlib.import_module(name)
-    module.app.configure(config.load(flags={"database_url": database_url}))
-    yield module
-    module.app.connections.close()
+    return importlib.import_module(name)
 
 
 @pytest.fixture

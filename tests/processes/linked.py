@@ -2,25 +2,15 @@
 
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from uuid import UUID
 
 import outlive
-from tests.waiting import eventually
 
 app = outlive.App()
 
 
 @app.task(recycle_after=10000, max_losses=None)
 def number(n: int) -> int:
-    return n
-
-
-@app.task(max_losses=None)
-def number_until(path: str, n: int) -> int:
-    """Note the start, and go on until the file is there."""
-    Path(f"{path}.{n}.begun").touch()
-    eventually(Path(path).exists, within_s=600)
     return n
 
 

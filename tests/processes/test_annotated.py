@@ -1,13 +1,11 @@
 """Arguments and results as annotated, through a real worker: each kind goes in and comes out, and wrong ones fail."""
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from uuid import UUID
 
 import pytest
 
-from outlive import config
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
@@ -17,13 +15,6 @@ from tests.processes.annotated import CASES, HANDING_BACK, MOMENT, ORDER, PERSON
 from tests.waiting import eventually
 
 TARGET = "tests.processes.annotated:app"
-
-
-@pytest.fixture(autouse=True)
-def _at_the_database(database_url: str) -> Iterator[None]:
-    app.configure(config.load(environ={}, flags={"database_url": database_url}))
-    yield
-    app.configure(None)
 
 
 def test_every_kind_goes_in_and_comes_out_as_annotated(start):

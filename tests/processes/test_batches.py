@@ -1,22 +1,11 @@
 """Batches of real workers: jobs that add to their own batch, that kill, and whose batch is locked."""
 
-from collections.abc import Iterator
 from uuid import UUID
 
-import pytest
-
 from outlive import BatchCounts, State
-from tests.driving.batches import TARGET, batched_app, callbacks, calls
+from tests.driving.batches import TARGET, callbacks, calls
 from tests.processes.batched import app, die, fill_a_batch, own_batch, pay, spread, step
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.usefixtures("batched")
-
-
-@pytest.fixture
-def batched(database_url: str) -> Iterator[None]:
-    with batched_app(database_url):
-        yield
 
 
 def test_jobs_know_their_batch_add_to_it_while_it_runs_and_open_others(start, queue, database_url):

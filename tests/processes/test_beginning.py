@@ -16,8 +16,6 @@ from tests.driving.making import Queue
 from tests.driving.workers import Worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 BREAKS_ITS_CHILDREN = """
 import os
 import outlive

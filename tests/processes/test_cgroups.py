@@ -23,7 +23,6 @@ from tests.driving.workers import Worker, alive
 from tests.processes.groups import HIDDEN, Group
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 MOUNTS = Path("/proc/self/mountinfo").read_text().splitlines()
 EAT_SLOWLY = "import time\neaten = []\nwhile True: eaten.append(b'x' * 4_000_000); time.sleep(0.02)"
 EAT = "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"

@@ -10,8 +10,6 @@ from outlive.states import State
 from tests import faults
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 COUNT = "select count(*)::int from pg_stat_activity where application_name = 'counted'"
 WATCHING = 3
 """The connections of a worker that watches and has nothing else to do."""

@@ -10,8 +10,6 @@ from tests import faults
 from tests.driving.making import Queue
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 def states(queue: Queue, jobs: list[Job[Any]]) -> dict[str, int]:
     """The number of these jobs in each state."""

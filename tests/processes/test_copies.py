@@ -6,7 +6,6 @@ from outlive.states import State
 from tests import faults
 from tests.driving.jobs import attempts, finished
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 CODES = {"exits": 5, "raises": 1, "returns": 0, "reports": 1, "asks": 1}
 
 

@@ -1,14 +1,13 @@
 """Jobs that wait for other jobs, with real workers: their inputs, chains, groups, spawned jobs, and deaths."""
 
 import time
-from collections.abc import Iterator
 from datetime import date
 from uuid import UUID
 
 import pytest
 
 import outlive
-from outlive import Outcome, State, config, result_of
+from outlive import Outcome, State, result_of
 from tests.driving.jobs import finished, outcomes
 from tests.processes.linked import (
     Page,
@@ -21,7 +20,6 @@ from tests.processes.linked import (
     inputs,
     lengths,
     number,
-    number_until,
     parse,
     parse_any,
     spawn_a_chain,
@@ -34,13 +32,6 @@ from tests.waiting import eventually
 
 TARGET = "tests.processes.linked:app"
 MOST_BYTES = 150_000_000
-
-
-@pytest.fixture(autouse=True)
-def linked_app(database_url: str) -> Iterator[None]:
-    app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    app.configure(None)
 
 
 def test_jobs_get_the_results_of_those_that_they_wait_for_in_their_order(start, queue, database_url):
@@ -146,24 +137,6 @@ def test_jobs_may_spawn_and_enqueue_chains_and_fail_for_good_with_one_that_is_re
     assert error.endswith("a job can only wait for jobs that exist or come before it in the same call")
     last = enqueue_a_chain.enqueue(7).result(timeout=30)
     assert app.get_job(UUID(last)).result(timeout=30) == 7
-
-
-def test_a_diamond_is_finished_whichever_worker_is_killed(start, tmp_path):
-    """One job, two after it, one after both: the worker that runs the two is killed, and then the next one."""
-    gate = tmp_path / "gate"
-    top = number.enqueue(1)
-    sides = outlive.group(number_until.using(after=top).job(str(gate), n) for n in (10, 20))
-    bottom = sides.then(total.job())
-    for _ in range(2):
-        worker = start(target=TARGET)
-        eventually(lambda: len(list(tmp_path.glob("gate.*.begun"))) == 2, within_s=30, what="both sides run")
-        assert bottom.status() is State.BLOCKED
-        worker.kill()
-        for begun in tmp_path.glob("gate.*.begun"):
-            begun.unlink()
-    gate.touch()
-    start(target=TARGET)
-    assert bottom.result(timeout=60) == 30
 
 
 def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start, connect):

@@ -12,8 +12,6 @@ from tests.waiting import eventually
 BUSY = "select running > 0 from outlive.worker_states where name = %s"
 ENDED = "select count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, queue, database_url, tmp_path):
     worker, path = start(slots=3, name="web-7", grace_s="6", heartbeat_s="0.5"), tmp_path / "go on"

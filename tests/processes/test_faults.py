@@ -25,7 +25,6 @@ from tests.processes.changing import source
 from tests.proxy import Boundary, Link, Proxy, Side
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 PIDS = Path("/sys/fs/cgroup/pids")
 
 

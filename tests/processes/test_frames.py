@@ -11,8 +11,6 @@ from tests.driving.jobs import attempts, finished, number_in
 from tests.driving.workers import cpu_s
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("where", ["the same worker", "another worker"])

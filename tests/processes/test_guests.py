@@ -17,8 +17,6 @@ from tests.driving.making import Queue
 from tests.driving.workers import Start, Worker, alive, cmdline
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here: Debian's package chromium")
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node here: Debian's package nodejs")
 

@@ -1,12 +1,10 @@
 """Labels: a fleet of different machines, where a job runs only on one that has what its task needs."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from outlive import config
 from outlive.states import State
 from tests.driving.commands import Cli, ended
 from tests.processes import labelled
@@ -16,13 +14,6 @@ TARGET = "tests.processes.labelled:app"
 NEEDS_GPU = "no active worker has the label gpu, which the task tests.processes.labelled.draw needs"
 NEEDS_BOTH = "no active worker has the labels gpu and eu, which the task tests.processes.labelled.draw_face needs"
 RAN = "select split_part(task, '.', 4) || ' on ' || worker_name from outlive.attempts order by 1"
-
-
-@pytest.fixture(autouse=True)
-def _app(database_url: str) -> Iterator[None]:
-    labelled.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    labelled.app.configure(None)
 
 
 def test_a_job_runs_only_where_its_task_finds_all_that_it_needs(start, queue):
@@ -56,6 +47,7 @@ def test_a_job_whose_label_no_worker_has_waits_and_everything_says_why(start, da
         job.result(0.1)
 
 
+@pytest.mark.usefixtures("apps")
 def test_the_labels_of_a_command_are_listed_with_its_worker(database_url):
     cli = Cli(database_url)
     job = labelled.draw_face.enqueue(1)

@@ -242,7 +242,6 @@ def test_a_look_through_some_sources_says_nothing_of_the_others():
 
 @pytest.mark.long
 @pytest.mark.fault(65)
-@pytest.mark.usefixtures("faults_app")
 def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(start, queue):
     tasks = (
         faults.warm.using(queue="a"),
@@ -262,7 +261,6 @@ def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(s
 
 
 @pytest.mark.fault(65)
-@pytest.mark.usefixtures("faults_app")
 def test_an_urgent_job_waits_for_no_backlog(start, queue):
     """Once the worker knows of it, every job that it claims is at least as urgent."""
     faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
@@ -285,7 +283,6 @@ def test_an_urgent_job_waits_for_no_backlog(start, queue):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("faults_app")
 def test_a_job_of_another_task_gets_its_turn_beside_a_warm_backlog(start, queue):
     faults.app.enqueue_many(faults.warm.job(n) for n in range(30_000))
     start(slots=2)

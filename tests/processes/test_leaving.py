@@ -13,8 +13,6 @@ from tests.driving.jobs import number_in
 from tests.driving.workers import alive, all_gone, cmdline, stopped
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.mark.parametrize("how", ["os._exit", "our loop"])
 def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start, how):

@@ -15,8 +15,6 @@ from tests.driving.jobs import attempts, begun, finished
 from tests.driving.workers import alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.fixture
 def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:

@@ -19,8 +19,6 @@ from tests.driving.workers import alive
 from tests.processes.groups import HIDDEN
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.fixture
 def in_shared_memory() -> Iterator[Path]:

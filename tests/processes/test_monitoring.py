@@ -33,7 +33,6 @@ from tests.driving.making import TASK, lane
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send
 from tests.waiting import aeventually, eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 EVERY = {*catalogue.OF_WORKER, *catalogue.OF_PROCESS, *catalogue.OF_DATABASE}
 
 

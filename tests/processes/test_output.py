@@ -7,13 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
-
-from outlive import config
 from outlive.client.job import Job
 from outlive.humanize import short_id
 from outlive.states import State
@@ -24,13 +20,6 @@ from tests.processes import talking
 from tests.waiting import eventually
 
 TALKING = "tests.processes.talking:app"
-
-
-@pytest.fixture(autouse=True)
-def talking_app(database_url: str) -> Iterator[None]:
-    talking.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    talking.app.connections.close()
 
 
 def said_by(worker: Worker, job: Job[Any]) -> list[str]:

@@ -15,8 +15,6 @@ from tests.driving.making import Queue
 from tests.driving.workers import alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 def charges(queue: Queue, job: outlive.Job[Any]) -> list[tuple[int, ...]]:
     """The failures, crashes and losses of a job after each attempt."""

@@ -1,14 +1,13 @@
 """What an app runs once in each process, before its first job, and for each job that fails for good."""
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from outlive import Outcome, State, config
+from outlive import Outcome, State
 from tests.driving.jobs import attempts, finished
 from tests.waiting import eventually
 
@@ -53,14 +52,11 @@ def tell(job: UUID, error: str) -> None:
 
 
 @pytest.fixture
-def shop(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def shop(apps: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     name = f"prepared_{uuid4().hex[:8]}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
-    module = importlib.import_module(name)
-    module.app.configure(config.load(flags={"database_url": database_url}))
-    yield module
-    module.app.connections.close()
+    return importlib.import_module(name)
 
 
 def test_it_runs_once_in_each_process_and_is_no_change_by_a_job(start, shop, tmp_path):

@@ -9,8 +9,6 @@ from tests import faults
 from tests.driving.jobs import attempts, begun, finished
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 def test_a_job_that_kills_its_process_is_quarantined_after_three_kills_with_the_cause(start, queue):
     start()
@@ -90,7 +88,6 @@ def test_jobs_enqueue_and_wait_through_the_supervisor(start):
     assert len(ids) == 3
 
 
-@pytest.mark.usefixtures("faults_app")
 def test_a_job_may_wait_for_other_jobs(start, queue):
     start(slots=2)
     assert faults.gather_more.enqueue(3).result(timeout=30) == [0, 2, 4, 0, 2, 4]

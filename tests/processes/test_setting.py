@@ -8,8 +8,6 @@ from tests import faults
 from tests.driving.commands import Cli
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.mark.parametrize("task", [faults.fresh_until, faults.warm_until])
 def test_a_worker_gets_more_slots_and_fewer_while_it_runs(start, queue, database_url, tmp_path, task):

@@ -12,8 +12,6 @@ from tests import faults
 from tests.driving.jobs import attempts
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.mark.fault(70)
 def test_a_job_that_signals_its_worker_is_charged_and_the_worker_works_on(start, queue):

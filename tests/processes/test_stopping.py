@@ -14,7 +14,6 @@ from tests.driving.making import Queue
 from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
 SLOTS = 6
 
 

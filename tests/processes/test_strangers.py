@@ -14,8 +14,6 @@ from tests import faults
 from tests.driving.jobs import attempts, finished
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("faults_app")
-
 
 @pytest.fixture
 def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:

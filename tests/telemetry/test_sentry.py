@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlive import ConfigError, State, config
+from outlive import ConfigError, State
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
 from tests.telemetry import observed
@@ -30,13 +30,6 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         monkeypatch.setenv("SENTRY_ENVIRONMENT", "tests")
         monkeypatch.setenv("SENTRY_RELEASE", "shop-9")
         yield one
-
-
-@pytest.fixture(autouse=True)
-def _app(database_url: str) -> Iterator[None]:
-    observed.app.configure(config.load(flags={"database_url": database_url}))
-    yield
-    observed.app.configure(None)
 
 
 def events(receiver: Receiver) -> dict[str, list[dict[str, Any]]]:
