@@ -1,14 +1,10 @@
 """Jobs with a concurrency key."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from outlive.model import Claimed, Ended
 from tests.driving.making import Queue, links
-from tests.store.acting import assert_sound
 
 CUSTOMER = "customer-7"
 
@@ -36,9 +32,3 @@ def admitted_now(queue: Queue, key: str = CUSTOMER) -> list[UUID]:
 
 def succeed(queue: Queue, *claimed: Claimed) -> None:
     assert queue.end(*(Ended(one.token) for one in claimed)) == []
-
-
-@pytest.fixture(autouse=True)
-def sound(queue: Queue) -> Iterator[None]:
-    yield
-    assert_sound(queue)

@@ -1,14 +1,11 @@
 """Two sessions that act at the same time, and one that watches them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import pytest
-
-from tests.driving.making import Connect, Queue
-from tests.store.acting import assert_sound
+from tests.driving.making import Queue
 from tests.waiting import eventually
 
 T = TypeVar("T")
@@ -32,11 +29,3 @@ class Ring:
         query = """select cardinality(pg_blocking_pids(pid)) > 0 or wait_event = 'PgSleep'
           from pg_stat_activity where pid = %s"""
         return self.watcher.value(query, self.second.info.backend_pid) is True
-
-
-@pytest.fixture
-def ring(connect: Connect) -> Iterator[Ring]:
-    ring = Ring(connect(), connect(), connect())
-    yield ring
-    ring.threads.shutdown()
-    assert_sound(ring.watcher)

@@ -14,9 +14,6 @@ from outlive.model import BatchCounts, Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import WORKER, Queue, request
 from tests.store.acting import Place, bring, complete, fire
-from tests.store.ring import ring
-
-__all__ = ["ring"]
 
 CALLED = "select task from outlive.jobs where id in (select job from outlive.callbacks) order by task"
 EVENTS = ("success", "failure", "done")

@@ -1,6 +1,5 @@
 """Jobs that wait for other jobs: what the end of one does to those that wait for it."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -35,10 +34,7 @@ def fail(queue: Queue, job: UUID) -> None:
     queue.run_job(job, Outcome.FAILED, final=True)
 
 
-@pytest.fixture(autouse=True)
-def sound_afterwards(queue: Queue) -> Iterator[None]:
-    yield
-    assert_sound(queue)
+pytestmark = pytest.mark.usefixtures("sound")
 
 
 # What the end of one job does to those that wait for it

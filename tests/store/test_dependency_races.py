@@ -19,7 +19,6 @@ from outlive.states import FINISHED, Outcome, State
 from tests.driving.making import WORKER, Queue, make_quarantined
 from tests.store.acting import assert_sound
 from tests.store.ring import Ring
-from tests.store.ring import ring as ring
 from tests.store.test_dependencies import make_after, waiting_for
 from tests.waiting import eventually
 

@@ -14,9 +14,8 @@ from outlive.states import Outcome, State
 from tests.driving.making import TASK, Queue, lane, request
 from tests.store.acting import ANNA, ENDS, NOW, Place, assert_sound, bring, contents, end_by, fire
 from tests.store.noon import database_url, fresh_at_noon
-from tests.store.ring import ring
 
-__all__ = ["database_url", "fresh_at_noon", "ring"]
+__all__ = ["database_url", "fresh_at_noon"]
 
 DEADLY = b'{"url": "https://example.org/", "depth": 1.0}'
 SPELLINGS = [

@@ -12,11 +12,10 @@ from outlive import store
 from outlive.model import Claimed, Ended
 from tests.driving.making import Queue, links, new_worker, request
 from tests.store.acting import assert_sound
-from tests.store.keyed import CUSTOMER, admitted, admitted_now, claim, make_keyed, sound, succeed
-from tests.store.ring import ring
+from tests.store.keyed import CUSTOMER, admitted, admitted_now, claim, make_keyed, succeed
 from tests.waiting import eventually
 
-__all__ = ["ring", "sound"]
+pytestmark = pytest.mark.usefixtures("sound")
 
 Act = Callable[[Queue, Claimed, UUID], object]
 ACTS: dict[str, tuple[Act, int]] = {

@@ -12,9 +12,9 @@ from outlive.model import Ended
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, TASK, WORKER, Queue, lane, links, new_worker, request
 from tests.store.acting import NOW, assert_sound, give_up
-from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
+from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, succeed
 
-__all__ = ["sound"]
+pytestmark = pytest.mark.usefixtures("sound")
 
 # Who starts
 

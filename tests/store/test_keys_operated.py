@@ -14,11 +14,11 @@ from outlive.model import Ended
 from outlive.states import Outcome, State
 from tests.driving.making import TASK, WORKER, Queue, lane
 from tests.store.acting import NOW, assert_sound, clear
-from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
+from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, succeed
 from tests.store.test_keys import suspect_of_key
 from tests.waiting import eventually
 
-__all__ = ["sound"]
+pytestmark = pytest.mark.usefixtures("sound")
 
 # Operators
 

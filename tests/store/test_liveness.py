@@ -18,10 +18,9 @@ from outlive.worker.session import Session
 from tests.driving.making import Connect, Queue
 from tests.store.acting import ANNA, BERT, NOW
 from tests.store.noon import database_url, fresh_at_noon
-from tests.store.ring import ring
 from tests.waiting import eventually
 
-__all__ = ["database_url", "fresh_at_noon", "ring"]
+__all__ = ["database_url", "fresh_at_noon"]
 
 KEY = 7 << 32 | 9
 KEYS = (1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)

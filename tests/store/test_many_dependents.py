@@ -16,7 +16,6 @@ from outlive.worker.wakeup import Wakeup
 from tests.driving.making import Queue
 from tests.store.acting import assert_sound
 from tests.store.ring import Ring
-from tests.store.ring import ring as ring
 from tests.store.test_dependencies import details_of, make_after, waiting_for
 
 MANY = 1300

@@ -20,7 +20,6 @@ from outlive.worker.wakeup import Wakeup
 from tests.driving.making import Queue
 from tests.driving.schedules import let_sessions_begin_with
 from tests.store.ring import Ring
-from tests.store.ring import ring as ring
 from tests.store.test_batches import add, close, counts, open_batch
 from tests.store.test_dependencies import details_of, make_after, waiting_for
 

@@ -23,9 +23,6 @@ from tests.store.acting import (
     fire,
     give_up,
 )
-from tests.store.ring import ring
-
-__all__ = ["ring"]
 
 # Batches that meet in opposite order. A batch can't be stopped halfway, so the first takes its two steps in
 # one transaction: what it has locked by then is what a batch would have locked.

@@ -1,6 +1,5 @@
 """Jobs of a chain that are retried wait for each other again, and find the results of those that had succeeded."""
 
-from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,16 +9,12 @@ from outlive.model import Ended
 from outlive.operations import By, run, verbs
 from outlive.states import Outcome, State
 from tests.driving.making import Queue, request
-from tests.store.acting import assert_sound
 from tests.store.test_dependencies import details_of, fail, make_after, waiting_for
 
 DAY_S = 86400.0
 
 
-@pytest.fixture(autouse=True)
-def sound_afterwards(queue: Queue) -> Iterator[None]:
-    yield
-    assert_sound(queue)
+pytestmark = pytest.mark.usefixtures("sound")
 
 
 def make_chain(queue: Queue, length: int) -> list[UUID]:

@@ -16,7 +16,6 @@ from tests.driving.databases import session
 from tests.driving.making import WORKER, Queue, request
 from tests.store.acting import assert_sound
 from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, succeed
-from tests.store.ring import ring as ring
 from tests.store.test_batches import add, close, open_batch
 from tests.store.test_dependencies import make_after
 

@@ -15,9 +15,8 @@ from outlive.worker.session import Session
 from tests.driving.making import TASK, Queue
 from tests.store.acting import ANNA, BERT, CARL, NOW, Scene, assert_sound, end_by, give_up
 from tests.store.noon import database_url, fresh_at_noon
-from tests.store.ring import ring
 
-__all__ = ["database_url", "fresh_at_noon", "ring"]
+__all__ = ["database_url", "fresh_at_noon"]
 
 NEW = UUID(int=50)
 URGENT = Lane("default", "", TASK, 4)
