@@ -1,8 +1,7 @@
 """Batches as an app uses them: in a block, in the caller's transaction, in async code."""
 
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +12,7 @@ import outlive
 from outlive import BatchCounts
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.client.example import add, fetch
+from tests.client.example import add, fetch, in_a_loop
 from tests.driving.making import Queue, lane
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -24,16 +23,6 @@ def run_all(queue: Queue) -> None:
     """Let a worker run the jobs of the task that wait."""
     for job in queue.claim([lane(add.name)]):
         queue.end(Ended(job.token))
-
-
-def in_a_loop(app: outlive.App, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    async def use() -> Any:
-        try:
-            return await work()
-        finally:
-            await app.connections.aclose()
-
-    return asyncio.run(use())
 
 
 def broken_off(app: outlive.App, jobs: list[UUID], **how: Any) -> outlive.Batch:
@@ -99,7 +88,7 @@ def test_a_batch_in_async_code(app, queue, database_url):
         with pytest.raises(outlive.BatchNotFound):
             await app.get_batch(batch.id).acounts()
 
-    in_a_loop(app, use)
+    in_a_loop(use())
 
 
 def test_the_end_of_a_batch_is_waited_for(app, queue):

@@ -1,9 +1,7 @@
 """Following a job: its status, its result, or the evidence of its failure, and cancelling it."""
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -12,20 +10,8 @@ from outlive import store
 from outlive.client import results
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.client.example import add, fetch
+from tests.client.example import add, fetch, in_a_loop
 from tests.driving.making import WORKER
-
-
-def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
-    async def use() -> list[Any]:
-        try:
-            return [await each for each in work]
-        finally:
-            await app.connections.aclose()
-            for each in work:
-                each.close()
-
-    return asyncio.run(use())
 
 
 def test_a_job_is_pending_then_running_then_succeeded(app, queue):
@@ -35,7 +21,7 @@ def test_a_job_is_pending_then_running_then_succeeded(app, queue):
     assert job.status() is State.RUNNING
     queue.end(Ended(claimed.token, result=b"3"))
     assert job.status() is State.SUCCEEDED
-    assert in_a_loop(app, job.astatus(), job.aresult()) == [State.SUCCEEDED, 3]
+    assert in_a_loop(job.astatus(), job.aresult()) == [State.SUCCEEDED, 3]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +48,7 @@ def test_a_job_without_a_result_raises_with_its_last_attempt(app, queue, state, 
     with pytest.raises(outlive.JobFailed, match=said) as raised:
         job.result(timeout=0)
     with pytest.raises(outlive.JobFailed, match=f"outlive show {job.id}") as araised:
-        in_a_loop(app, job.aresult(timeout=0))
+        in_a_loop(job.aresult(timeout=0))
     for error in (raised.value, araised.value):
         assert (error.job_id, error.state) == (job.id, state)
         assert error.attempt is not None
@@ -87,14 +73,14 @@ def test_waiting_ends_in_time(app, monkeypatch):
         job.result(timeout=0.3)
     assert 0.3 <= time.monotonic() - start < 3
     with pytest.raises(TimeoutError):
-        in_a_loop(app, job.aresult(timeout=0.05))
+        in_a_loop(job.aresult(timeout=0.05))
 
 
 def test_a_cancelled_job_is_cancelled_once(app):
     first, second = add.enqueue(1), add.enqueue(2)
     assert first.cancel() is True
     assert first.cancel() is False
-    assert in_a_loop(app, second.acancel(), second.acancel(), second.astatus()) == [True, False, State.CANCELLED]
+    assert in_a_loop(second.acancel(), second.acancel(), second.astatus()) == [True, False, State.CANCELLED]
     with pytest.raises(outlive.JobFailed, match="is cancelled"):
         first.result(timeout=0)
 
@@ -106,7 +92,7 @@ def test_a_job_is_retried_and_released_as_by_an_operator(app, queue):
     assert (job.retry(), job.status()) == (True, State.PENDING)
     queue.run(store.block([job.id], "look at it"))
     assert (job.release(), job.status()) == (True, State.PENDING)
-    assert in_a_loop(app, job.aretry(), job.arelease(), job.acancel(), job.aretry()) == [False, False, True, True]
+    assert in_a_loop(job.aretry(), job.arelease(), job.acancel(), job.aretry()) == [False, False, True, True]
     with pytest.raises(outlive.JobNotFound):
         app.get_job(WORKER).retry()
 
@@ -117,7 +103,7 @@ def test_a_queue_is_paused_and_resumed(app, queue):
     mail.pause()
     assert queue.values(paused) == ["mail"]
     assert (mail.resume(), mail.resume(), queue.values(paused)) == (True, False, [])
-    assert in_a_loop(app, mail.apause(), mail.aresume(), mail.aresume()) == [None, True, False]
+    assert in_a_loop(mail.apause(), mail.aresume(), mail.aresume()) == [None, True, False]
     with pytest.raises(outlive.ConfigError, match="the name of a queue is ''"):
         app.queue("")
 
@@ -140,7 +126,7 @@ def test_a_job_that_was_pruned_is_not_found(app, queue):
             ask()
     for aask in (job.astatus, job.aresult, job.acancel):
         with pytest.raises(outlive.JobNotFound):
-            in_a_loop(app, aask())
+            in_a_loop(aask())
 
 
 def test_an_id_may_be_text_but_not_any_text(app):
