@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+from contextlib import closing, suppress
 
 from coins import catalog, site, tasks
 
@@ -34,7 +35,7 @@ def main() -> None:
     commands.add_parser("collect").add_argument("count", type=int, nargs="?", default=20)
     commands.add_parser("values")
     asked = parser.parse_args()
-    try:
+    with closing(tasks.app.connections), suppress(KeyboardInterrupt):
         match asked.command:
             case "serve":
                 serve()
@@ -42,10 +43,6 @@ def main() -> None:
                 collect(asked.count)
             case "values":
                 values()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        tasks.app.connections.close()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+from contextlib import closing, suppress
 from urllib.parse import urlsplit
 
 from pages import site, tasks
@@ -28,12 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="pages", description=__doc__)
     parser.add_argument("command", choices=["serve", "crawl", "show"])
     commands = {"serve": serve, "crawl": crawl, "show": show}
-    try:
+    with closing(tasks.app.connections), suppress(KeyboardInterrupt):
         commands[parser.parse_args().command]()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        tasks.app.connections.close()
 
 
 if __name__ == "__main__":
