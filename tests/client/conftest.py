@@ -1,8 +1,5 @@
 """The example app on the test's own database, and questions to that database."""
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ import pytest
 import outlive
 from outlive import embedded
 from tests.client.example import app_at
+from tests.driving.folders import open_folder
 from tests.driving.making import Queue
 
 
@@ -46,8 +44,6 @@ def count(app: outlive.App, queue: Queue) -> Callable[[], int]:
 @pytest.fixture
 def server() -> Iterator[Path]:
     """The directory of a server that belongs to the test."""
-    base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
-    os.chmod(base, 0o755)  # As root the server runs as another user.
-    yield base / "server"
-    embedded.release(base / "server", wait_s=10)
-    shutil.rmtree(base)
+    with open_folder() as folder:
+        yield folder / "server"
+        embedded.release(folder / "server", wait_s=10)

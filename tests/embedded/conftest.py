@@ -1,25 +1,20 @@
 """A base directory that the server's account can reach, and users, both removed after the test."""
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from outlive import embedded
+from tests.driving.folders import open_folder
 from tests.embedded.actors import NewUser, Person, User, end_everything_at
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A directory. Other accounts can't enter tmp_path, and as root the server runs as another user."""
-    path = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
-    os.chmod(path, 0o755)
-    yield path
-    end_everything_at(path)
-    shutil.rmtree(path)
+    with open_folder() as folder:
+        yield folder
+        end_everything_at(folder)
 
 
 @pytest.fixture

@@ -123,17 +123,10 @@ def found_paths(points: Points) -> list[tuple[str, str, str]]:
     )
 
 
-@pytest.fixture
-def forget() -> Iterator[None]:
-    """Leaves the example's app as it was."""
-    yield
-    tasks.app.configure(None)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_killing_workers_at_random_changes_no_price_and_no_valuation(
-    server_url, database_url, start, tmp_path, monkeypatch, forget
+    server_url, database_url, start, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(site, "HANGS", 1)  # One hang says as much as two, and takes half as long.
     with site.serve() as sites, new_database(server_url) as url:

@@ -8,11 +8,9 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -30,6 +28,7 @@ from outlive.states import Outcome
 from outlive.worker.reporting import alerts
 from tests import faults
 from tests.driving.commands import Cli, ended, started
+from tests.driving.folders import open_folder
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, number_in, outcomes
 from tests.driving.making import Queue
 from tests.driving.scraping import ANY_PORT, place_of, scrape
@@ -178,14 +177,12 @@ class Server:
 
 @pytest.fixture
 def server(apps: None) -> Iterator[Server]:
-    home = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))  # short, and postgres can go there
-    home.chmod(0o755)
-    server = Server(home / "server")
-    faults.app.configure(config.load(flags={"database_url": server.url}))
-    yield server
-    faults.app.connections.close()
-    server.stop()
-    shutil.rmtree(home)
+    with open_folder() as folder:
+        server = Server(folder / "server")
+        faults.app.configure(config.load(flags={"database_url": server.url}))
+        yield server
+        faults.app.connections.close()
+        server.stop()
 
 
 def test_an_outage_of_the_database_is_survived_with_backoff(server, start):

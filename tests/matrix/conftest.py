@@ -1,6 +1,5 @@
 """Servers, clocks and networks of a test's own. Workers use the test's own server, if it asks for one."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.driving.databases import new_database
+from tests.driving.folders import open_folder
 from tests.matrix.clocks import Clock
 from tests.matrix.containers import IMAGE, ROOT, build
 from tests.matrix.networks import Network, new_network
@@ -18,11 +18,8 @@ from tests.matrix.servers import Programs, Server
 
 @pytest.fixture(scope="session")
 def base() -> Iterator[Path]:
-    """A directory. Other accounts can't enter pytest's own, and as root a server runs as another user."""
-    path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
-    os.chmod(path, 0o755)
-    yield path
-    shutil.rmtree(path)
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from outlive.humanize import short_id
 from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.commands import Cli
+from tests.driving.folders import open_folder
 from tests.driving.jobs import begun, waiting_for
 from tests.driving.making import Queue
 from tests.embedded.actors import end_everything_at, postmaster_of
@@ -41,12 +41,10 @@ SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
 @pytest.fixture
 def home() -> Iterator[Path]:
     """The directory of an embedded server that no other test uses."""
-    path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
-    os.chmod(path, 0o755)
-    yield path / "home"
-    embedded.release(path / "home", wait_s=10)
-    end_everything_at(path)
-    shutil.rmtree(path)
+    with open_folder() as folder:
+        yield folder / "home"
+        embedded.release(folder / "home", wait_s=10)
+        end_everything_at(folder)
 
 
 @pytest.mark.fault(33)

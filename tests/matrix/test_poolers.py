@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from outlive.worker.fleet.silence import Silence
 from outlive.worker.session import Session
 from tests import faults
 from tests.driving.commands import Cli
+from tests.driving.folders import open_folder
 from tests.driving.hand import Hand
 from tests.driving.jobs import begun
 from tests.driving.workers import Worker
@@ -41,9 +41,7 @@ def pooled(database_url: str, programs: Programs) -> Iterator[Pooled]:
     parts = conninfo_to_dict(database_url)
 
     def start(mode: str) -> str:
-        folder = Path(tempfile.mkdtemp(prefix="outlive-pool-", dir="/var/tmp"))
-        stack.callback(shutil.rmtree, folder)
-        folder.chmod(0o755)
+        folder = stack.enter_context(open_folder())
         programs.give(folder)
         lines = [
             "[databases]",
