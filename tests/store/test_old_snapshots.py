@@ -4,7 +4,6 @@ In each test the first session has such a transaction, and the second one acts m
 other, the reaper finds at its next check.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -14,9 +13,6 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from outlive.worker.fleet.leftovers import Leftovers
-from outlive.worker.session import Session
-from outlive.worker.wakeup import Wakeup
 from tests.driving.making import Queue
 from tests.driving.schedules import let_sessions_begin_with
 from tests.store.ring import Ring
@@ -169,21 +165,6 @@ def test_a_quarantined_job_that_is_cancelled_tells_those_that_it_blocks(ring, ol
     old.execute("commit")
     assert check(ring) == 1
     assert "was cancelled" in details_of(ring.watcher, job)
-
-
-def test_the_reaper_looks_at_each_check(ring, old, database_url):
-    async def check_as_a_worker_does() -> None:
-        session = Session(database_url)
-        await Leftovers(session, Wakeup()).follow_up()
-        await session.close()
-
-    needed = ring.watcher.make()
-    take_snapshot(old)
-    job = make_after(ring.second, needed, on_failure="proceed")
-    cancel(old, needed)
-    old.execute("commit")
-    asyncio.run(check_as_a_worker_does())
-    assert ring.watcher.state_of(job) is State.PENDING
 
 
 def test_ordinary_transactions_leave_nothing_to_the_reaper(ring):
