@@ -28,7 +28,7 @@ def in_words(key: str, value: object) -> tuple[str, str]:
 
 
 class Count(NamedTuple):
-    """How many jobs match: exactly, or about so many (estimated), or more than that (more)."""
+    """How many jobs match: exactly, or about that many (estimated), or more than that (more)."""
 
     jobs: int
     more: bool = False

@@ -58,7 +58,7 @@ def untold_killers(*, batch: int = 100, command: bool = True) -> Statement[Table
 
 @decoded_by(table)
 def crashing_tasks(*, jobs: int, within_s: float, command: bool = True) -> Statement[Table]:
-    """Tasks of which so many jobs crashed lately. Each is returned once per period. `command`: as above."""
+    """Tasks of which this many jobs crashed lately. Each is returned once per period. `command`: as above."""
 
 
 @decoded_by(nothing)

@@ -129,7 +129,7 @@ class Child:
         return list(self.given.values()) if self.shared else [self.current] if self.given else []
 
     def seats_left(self, crowd: int) -> int:
-        """How many more jobs it may run at once, if it is for so many in all."""
+        """How many more jobs it may run at once, if it is for `crowd` in all."""
         fits = self.shared is not None and self.shared.seats == crowd and self.bound and self.pid
         return crowd - len(self.given) if fits else 0
 

@@ -105,7 +105,7 @@ def spread(
 
 
 def _shared(children: Collection[Child], task: str, crowd: int, max_jobs: int) -> list[Load]:
-    """The shared children of a task that have room, among those for so many jobs."""
+    """The shared children of a task that have room, among those for `crowd` jobs at once."""
     able = [child for child in children if child.task == task and child.seats_left(crowd) > 0]
     return [Load(child, min(child.seats_left(crowd), max_jobs - child.served), len(child.given)) for child in able]
 
