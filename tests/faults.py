@@ -23,7 +23,7 @@ import msgspec
 import outlive
 from outlive import job_gateway, linux
 from outlive.child.channel import Channel
-from outlive.protocol import Call, Done, Frame, Progress, encode_frame
+from outlive.protocol import CHECKPOINT, Call, Done, Frame, KeptStep, Progress, encode_frame
 from outlive.states import Outcome
 
 app = outlive.App()
@@ -714,7 +714,7 @@ def say_garbage(kind: str) -> None:
         "no json": encode_frame(Done(token, Outcome.SUCCEEDED, result=b"{")),
         "deep json": encode_frame(Done(token, Outcome.SUCCEEDED, result=b"[" * 400_000 + b"]" * 400_000)),
         "no number": encode_frame(Done(token, Outcome.SUCCEEDED, peak_memory_bytes=2**63)),
-        "bad progress": encode_frame(Progress(token, None, None, "a\0b", b"{")),
+        "bad progress": encode_frame(Progress(token, None, None, "a\0b")),
     }[kind]
     for path in sockets_of(os.getpid()):
         os.write(int(Path(path).name), said)
@@ -936,6 +936,11 @@ def say(message: Frame) -> None:
     gateway._socket.sendall(encode_frame(message))
 
 
+def say_checkpoint(token: int, value: bytes) -> None:
+    kept = msgspec.msgpack.encode(KeptStep(CHECKPOINT, value, None, None, relaxed=True, token=token))
+    say(Call(0, CHECKPOINT, kept, token))
+
+
 @app.task(backoff=0)
 def keep_a_checkpoint(path: str) -> object:
     """Save a checkpoint, and write the token to a file; the second attempt returns the checkpoint that it finds."""
@@ -951,7 +956,8 @@ def keep_a_checkpoint(path: str) -> object:
 
 @app.task
 def forge_progress(token: int) -> None:
-    say(Progress(token, 99.0, 100.0, "forged", b'{"page": "forged"}'))
+    say(Progress(token, 99.0, 100.0, "forged"))
+    say_checkpoint(token, b'{"page": "forged"}')
     say(Call(1, "complete", b"%d" % token))
 
 
@@ -961,7 +967,8 @@ def spoil_progress(path: str) -> None:
     token = outlive.current().token
     while not Path(path).exists():
         for checkpoint in (b"{no json", b'"\xff"', b"[" * 5000 + b"]" * 5000):
-            say(Progress(token, None, None, "a\0b", checkpoint))
+            say(Progress(token, None, None, "a\0b"))
+            say_checkpoint(token, checkpoint)
             time.sleep(0.05)
 
 
@@ -1010,7 +1017,7 @@ def flood_and_kill(path: str, whom: str) -> None:
     """Kill the parent or the zygote while a copy sends correct frames without end."""
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
-    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
+    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None))
     if os.fork() == 0:
         os.setsid()
         while True:
@@ -1025,7 +1032,7 @@ def flood_and_kill(path: str, whom: str) -> None:
 def flood_with_progress(path: str) -> None:
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
-    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
+    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None))
     Path(path).touch()
     while True:
         gateway._socket.sendall(some)
@@ -1039,7 +1046,7 @@ def say_large(kind: str, megabytes: int) -> None:
     match kind:
         case "checkpoint":
             for _ in range(3):
-                say(Progress(token, None, None, None, data))
+                say_checkpoint(token, data)
         case "result":
             say(Done(token, Outcome.SUCCEEDED, result=data))
         case "error":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -155,13 +155,6 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):  # Many live at once, and 
     options: bytes | None
     alone_s: float = 0.0
     """How long no other job may run in this worker; 0 except for suspects."""
-
-
-class Kept(NamedTuple):
-    """What earlier attempts of a job have kept, as `Run` (protocol.py) has it."""
-
-    checkpoint: bytes | None = None
-    steps: bytes | None = b""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):

@@ -22,6 +22,8 @@ MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 """The most that a job's result, its records and the jobs that it spawns have together."""
 MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
+CHECKPOINT = "checkpoint"
+"""The only step whose value is replaced (`keep_steps` in sql/statements/steps.sql)."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
 MAX_SPANS_BYTES = 256 * 1024
 MAX_STEP_CHARS = 1000
@@ -64,7 +66,6 @@ class Run(Frame, tag=1):
     args: bytes | None
     last: bool
     max_result_bytes: int
-    checkpoint: bytes | None = None
     source: str = ""
     trace: tuple[str, str] | None = None
     """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate. With Sentry
@@ -139,6 +140,7 @@ class Call(Frame, tag=5):
     - `arguments`, `inputs` and `steps` fetch a part of what is too large for `Run`;
     - `batch` fetches the id of the job's batch;
     - `step` keeps a step (see `KeptStep`). A call without a number gets no answer;
+    - `checkpoint` keeps the step of this name, in place of the one before;
     - `wait` suspends the job (see `Wait`). The answer comes when the wait is over, if the process is there then;
     - `complete` announces that the job ends its attempt in its own transaction, so the supervisor must not. The answer
       is a secret, which proves to the database that the job owns the attempt. `secret` asks for that alone.
@@ -160,7 +162,7 @@ class KeptStep(msgspec.Struct, array_like=True):
     name: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
     value: bytes | None
     arguments: str | None
-    took_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    took_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None
     relaxed: bool = False
     token: int = 0
     """The attempt that has taken it. A thread of an earlier job in a warm child may send one too."""
@@ -192,7 +194,6 @@ class Progress(Frame, tag=6):
     current: float | None
     total: float | None
     message: str | None
-    checkpoint: bytes | None
 
     def after(self, before: Progress) -> Progress:
         """The latest value of each field, where `before` came earlier."""

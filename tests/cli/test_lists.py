@@ -1,5 +1,6 @@
 """The commands jobs, show, killers, stuck, stats and queues: as tables, as JSON, and with nothing to show."""
 
+import re
 from datetime import datetime
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from outlive import store
 from outlive.humanize import figure, innermost, rate
 from outlive.model import Ended
-from outlive.protocol import Progress
+from outlive.protocol import KeptStep, Progress
 from outlive.states import Outcome
 from tests.driving.making import KILLED, WORKER, links, new_worker
 
@@ -78,7 +79,7 @@ def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli, queue):
 
 def test_show_gives_the_result_and_the_progress(cli, queue):
     job = queue.make()
-    queue.execute("insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job])
+    queue.execute("insert into outlive.progress values (%s, 1, 3, 10, 'page 3', now())", [job])
     queue.run_job(job, result=b'{"n": 12345678901234567890}')
     shown = cli("show", job, "--json").json
     assert shown["result"] == {"n": 12345678901234567890}
@@ -232,11 +233,20 @@ def test_of_a_stack_the_innermost_frames_are_shown(stack, shown):
     assert "pool" not in frames
 
 
+def test_a_checkpoint_is_shown_without_progress_too(cli, queue):
+    job = queue.make()
+    queue.run(
+        store.keep_steps(WORKER, [queue.claim_job(job).token], [KeptStep("checkpoint", b'{"page":7}', None, None)])
+    )
+    assert re.search(r'checkpoint +{"page":7}', cli("show", job).out)
+    assert cli("show", job, "--json").json["progress"]["checkpoint"] == {"page": 7}
+
+
 def test_progress_of_an_earlier_attempt_does_not_look_current(cli, queue):
     queue.register_worker()
     job = queue.make()
     claimed = queue.claim_job(job)
-    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
+    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 4.0, 5.0, "almost")]))
     assert ", in attempt" not in cli("show", job).out
     queue.end(Ended(claimed.token, Outcome.CRASHED, after_s=0.0))
     assert "4 of 5 almost" in cli("show", job).out

@@ -354,3 +354,16 @@ def wait_for_test(file: str) -> None:
 @app.task
 def gated(file: str) -> None:
     wait_for_test(file)
+
+
+@app.task(backoff="1ms")
+def counts_on(file: str) -> list[int]:
+    """Keep more checkpoints than a job may keep steps, and die. Returns what the next attempt finds."""
+    context = outlive.current()
+    if context.last_checkpoint is None:
+        for number in range(1, 11_001):
+            context.checkpoint(number)
+        Path(file).write_text(str(number))
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert isinstance(context.last_checkpoint, int)
+    return [context.last_checkpoint, int(Path(file).read_text())]

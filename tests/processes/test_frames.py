@@ -105,7 +105,7 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start, tmp_path):
 def test_a_child_that_says_more_than_it_may_is_killed_and_too_large_a_checkpoint_is_refused(start, queue):
     worker = start(slots=2)
     jobs = {kind: faults.say_large.enqueue(kind, 2) for kind in ("checkpoint", "result", "error")}
-    words = {"checkpoint": "progress", "result": "result", "error": "error"}
+    words = {"checkpoint": "more than a job can keep", "result": "result", "error": "error"}
     for kind, job in jobs.items():
         assert finished(job) is State.QUARANTINED
         assert words[kind] in (attempts(queue, job)[0].error or "")

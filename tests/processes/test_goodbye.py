@@ -84,7 +84,7 @@ def test_an_end_that_waits_for_progress_is_written_with_it(queue, goodbye):
     job = running(queue)
 
     def prepare(has: Unwritten) -> None:
-        has.progress.note(Progress(job.token, 3.0, None, "page 3", None))
+        has.progress.note(Progress(job.token, 3.0, None, "page 3"))
         assert has.progress.hold(Ended(job.token))
 
     goodbye(prepare)

@@ -19,7 +19,7 @@ import pytest
 
 from outlive import linux
 from outlive.config import Config
-from outlive.model import Claimed, Ended, Kept
+from outlive.model import Claimed, Ended
 from outlive.protocol import Call, Progress, Ready, read_tickets
 from outlive.states import Outcome
 from outlive.worker.attempt_events import AttemptEvents
@@ -369,7 +369,7 @@ def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken():
             shares = [slots.room.share(jobs, WARM) for jobs in (10, 127, 128, 640, 10_000)]
             slots.accept(claimed("", ""), {})
             await aeventually(lambda: len(heard.ends) == 2)
-            jobs = [assignment(job, slots.tasks[WARM], Kept(), marked=True) for job in claimed(*[""] * 7)]
+            jobs = [assignment(job, slots.tasks[WARM], b"", marked=True) for job in claimed(*[""] * 7)]
             loads = spread(jobs, slots.children, free=2, at_hand=2, share=lambda _: 3, ahead=lambda _: 30)
             return shares, [[one.job.token for one in load.jobs] for load in loads]
 

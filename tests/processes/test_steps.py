@@ -19,6 +19,7 @@ from tests.processes.durable import (
     careless,
     changed,
     charge,
+    counts_on,
     crawl,
     flaky_quote,
     flood,
@@ -257,6 +258,13 @@ def test_a_step_survives_its_worker(start, notes, queue):
     assert lines(notes, "charge") == ["charge 1"]
 
 
+def test_a_job_keeps_any_number_of_checkpoints_and_the_last_one_survives_its_process(start, notes, tmp_path):
+    job = counts_on.enqueue(str(tmp_path / "count"))
+    start(target=TARGET)
+    last, found = job.result(timeout=30)
+    assert last == found == 11_000
+
+
 @pytest.mark.long
 def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
     job = patient.enqueue(str(notes))
@@ -283,7 +291,7 @@ def test_a_forged_step_harms_only_its_job(start, notes, queue):
 
 
 @pytest.mark.parametrize(
-    ("verb", "why"), [("step", "sends more steps than a job can keep"), ("run", "makes a call without a number")]
+    ("verb", "why"), [("step", "sends more than a job can keep"), ("run", "makes a call without a number")]
 )
 def test_a_job_that_sends_calls_for_ever_is_killed(start, notes, queue, verb, why):
     job, other = flood.enqueue(verb), stubborn.enqueue(str(notes))

@@ -371,3 +371,15 @@ def test_the_tables_are_the_same_on_postgres_15(on_15, queue):
         return [line for line in catalog(on) if line.startswith(("column", "relation", "constraint", "index"))]
 
     assert tables(on_15()) == tables(queue)
+
+
+def test_a_checkpoint_of_version_1_is_a_step_afterwards(version_1):
+    kept, other = uuid4(), uuid4()
+    version_1.execute(
+        "insert into outlive.progress (job_id, attempt, checkpoint, updated_at)"
+        " values (%s, 2, '{\"page\": 7}', now()), (%s, 1, null, now())",
+        [kept, other],
+    )
+    migrate.migrate(version_1)
+    found = version_1.run(store.kept_by_jobs([kept, other]))
+    assert found == {kept: b'[["checkpoint", {"page": 7}, null]]'}

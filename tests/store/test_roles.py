@@ -242,7 +242,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         fill_a_batch(run)
         run(store.renew(WORKER, tokens), store.held_attempts(WORKER), store.cancels(WORKER))
         assert run(store.inputs(tokens[0], 0, 0)) == []
-        run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
+        run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half")]))
         run(store.kept_by_jobs([one.id for one in batch]), store.steps_of(batch[0].id), store.kept_steps(tokens[0], ""))
         wait_and_go_on(run)
         run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))

@@ -188,7 +188,7 @@ def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name():
 def test_progress_is_written_only_by_the_worker_that_has_the_attempt(queue):
     declare(queue)
     running = begin(queue)
-    said = [Progress(running.token, 1.0, None, None, b"[1]")]
+    said = [Progress(running.token, 1.0, None, None)]
     queue.run(store.write_progress(new_worker(), said))
     assert queue.count("progress") == 0
     queue.run(store.write_progress(WORKER, said))

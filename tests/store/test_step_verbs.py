@@ -10,7 +10,7 @@ import pytest
 from outlive import db, store
 from outlive.errors import BadArguments
 from outlive.model import Ended
-from outlive.protocol import KeptStep, Progress
+from outlive.protocol import KeptStep
 from outlive.states import Outcome, State
 from tests.driving.making import KILLED, WORKER, Queue
 from tests.store.acting import assert_sound
@@ -110,7 +110,7 @@ def test_a_supplied_value_is_kept_and_names_the_person(queue):
     (row,) = queue.run(store.steps_of(job))
     assert (row["name"], row["value"], row["supplied_by"]) == ("parse:page-17", b'{"words":0}', "anna")
     queue.run(store.release([job]))
-    assert queue.run(store.kept_by_jobs([job]))[job].steps == b'[["parse:page-17", {"words":0}, null]]'
+    assert queue.run(store.kept_by_jobs([job]))[job] == b'[["parse:page-17", {"words":0}, null]]'
 
 
 def test_what_is_kept_is_replaced_only_on_purpose_and_keeps_its_place(queue):
@@ -164,8 +164,7 @@ def test_a_job_that_restarts_has_new_arguments_and_nothing_of_what_it_kept(queue
     job = queue.make(args=b'{"page": 1}')
     queue.run_job(job, Outcome.FAILED, after_s=0.0)
     token = queue.claim_job(job).token
-    queue.keep_steps(job, *STEPS)
-    queue.run(store.write_progress(WORKER, [Progress(token, None, None, None, b"[7]")]))
+    queue.keep_steps(job, *STEPS, "checkpoint")
     queue.run(store.write_end(WORKER, Ended(token, Outcome.RELEASED, error="again", restart=b'{"page": 2}')))
     assert (queue.state_of(job), queue.counters(job)) == (State.PENDING, (0, 0, 0))
     assert queue.value("select args::text from outlive.jobs") == '{"page": 2}'

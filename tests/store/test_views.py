@@ -8,7 +8,7 @@ import pytest
 
 from outlive import store
 from outlive.model import Ended
-from outlive.protocol import Progress, Wait
+from outlive.protocol import KeptStep, Progress, Wait
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Queue, lane, limits, new_worker
 
@@ -147,10 +147,11 @@ def test_the_workers_name_and_host_stay_with_the_attempt(queue):
 def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(queue):
     job = queue.make(options={"max_attempts": 9})
     (first,) = queue.claim()
-    queue.run(store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost", b"[40]")]))
+    queue.run(store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost")]))
+    queue.run(store.keep_steps(WORKER, [first.token], [KeptStep("checkpoint", b"[40]", None, None)]))
     queue.end(Ended(first.token, Outcome.CRASHED, signal="SIGSEGV", after_s=0.0))
     (second,) = queue.claim()
-    queue.run(store.write_progress(WORKER, [Progress(second.token, None, None, None, None)]))
+    queue.run(store.write_progress(WORKER, [Progress(second.token, None, None, None)]))
     expected = {"current": None, "total": None, "message": None, "checkpoint": b"[40]", "progress_attempt": 2}
     assert shown(queue.run(store.job(job))[0], **expected) == expected
 

@@ -177,9 +177,9 @@ class Channel:
 
         return await asyncio.to_thread(self.call, verb, body)
 
-    def keep_later(self, step: protocol.KeptStep) -> None:
+    def keep_later(self, verb: str, step: protocol.KeptStep) -> None:
         """Send a step to keep, and wait for no answer."""
-        self.send(protocol.Call(0, "step", talks.encoded(step), step.token))
+        self.send(protocol.Call(0, verb, talks.encoded(step), step.token))
 
     def note_steps(self, names: Iterable[str]) -> None:
         """Say which steps are under way, without a frame: the supervisor reads it only if this process dies."""

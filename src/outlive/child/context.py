@@ -88,18 +88,12 @@ class Findings:
 
 
 class Context:
-    """One attempt, as its job sees it: `last_checkpoint` is what the attempt before has kept, `source` the name of its
-    source and `worker` its worker's id.
-    """
+    """One attempt, as its job sees it: `source` is the name of its source and `worker` its worker's id."""
 
-    __slots__ = (
-        *("_channel", "_codec", "_findings", "_inputs", "_journal", "_run"),
-        *("last_checkpoint", "source", "worker"),
-    )
+    __slots__ = ("_channel", "_codec", "_findings", "_inputs", "_journal", "_run", "source", "worker")
 
     def __init__(self, run: Run, channel: Channel, findings: Findings, codec: Codec) -> None:
         self.source, self.worker = run.source, channel.worker
-        self.last_checkpoint: object = None if run.checkpoint is None else wire.decode(run.checkpoint)
         self._run, self._channel, self._findings, self._codec = run, channel, findings, codec
         self._inputs: list[Any] | None = None
         self._journal: Journal | None = None
@@ -154,18 +148,22 @@ class Context:
             # Cut it first: each of the other steps makes a copy.
             message = message[:MAX_PROGRESS_CHARS].replace("\0", "").encode("utf-8", "replace").decode()
         now, most = (None if number is None else float(number) for number in (current, total))
-        self._channel.send(Progress(self.token, now, most, message, None))
+        self._channel.send(Progress(self.token, now, most, message))
+
+    @property
+    def last_checkpoint(self) -> object:
+        """What the job has kept with `checkpoint`, in this attempt or an earlier one; None if nothing."""
+        return self.journal.last_checkpoint
 
     def checkpoint(self, data: object) -> None:
-        """Keep data for the next attempt, which finds it in `last_checkpoint`."""
+        """Keep data for the next attempt, which finds it in `last_checkpoint`. It replaces what was kept before."""
         encoded = wire.encode(data, "the checkpoint")
         if len(encoded) > MAX_CHECKPOINT_BYTES:
             raise BadArguments(
                 f"the checkpoint has {len(encoded):,} bytes, over the limit of {MAX_CHECKPOINT_BYTES:,}:"
                 " store the data elsewhere and keep only its address here"
             )
-        self.last_checkpoint = data
-        self._channel.send(Progress(self.token, None, None, None, encoded))
+        self.journal.checkpoint(data, encoded)
 
     def record(self, scope: str, key: str, data: object, *, strength: float = 1.0) -> None:
         """Store a finding under its key when the job succeeds, unless a stronger one, or one as strong, is there."""

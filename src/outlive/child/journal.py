@@ -16,13 +16,13 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import job_gateway
+from outlive import job_gateway, wire
 from outlive.child import talks
 from outlive.child.steps import BELOW
 from outlive.child.talks import Talk
 from outlive.child.timer import time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
-from outlive.protocol import MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
+from outlive.protocol import CHECKPOINT, MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
 from outlive.wire import NotJson
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Journal:
     def __init__(self, run: Run, channel: Channel) -> None:
         self._run, self._channel = run, channel
         self._kept = _earlier(run, channel)
+        last = self._kept.pop(CHECKPOINT, None)
+        self.last_checkpoint: object = None if last is None else wire.decode(last.value)
         self._bytes = sum(len(one.value) for one in self._kept.values())
         self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often each step was called, by the step that calls it."""
@@ -205,11 +207,16 @@ class Journal:
             )
         keep, kept = KeptStep(name, encoded, given, took_s, step.relaxed, self._run.token), encoded
         if step.relaxed:
-            self._channel.keep_later(keep)
+            self._channel.keep_later("step", keep)
         else:
             kept = yield from talks.keep(keep)
         self._kept[name] = _Kept(kept, given)
         return value if kept == encoded else step.codec.decode_result(kept)
+
+    def checkpoint(self, data: object, encoded: bytes) -> None:
+        """Keep the step that replaces the one before."""
+        self.last_checkpoint = data
+        self._channel.keep_later(CHECKPOINT, KeptStep(CHECKPOINT, encoded, None, None, True, self._run.token))
 
 
 def _earlier(run: Run, channel: Channel) -> dict[str, _Kept]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from outlive import job_gateway, validation
 from outlive.arguments import Codec
 from outlive.errors import ConfigError
+from outlive.protocol import CHECKPOINT
 
 if TYPE_CHECKING:
     from outlive.child.context import Context
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 BELOW = " > "
 """Stands between the name of a step and that of one that it calls."""
-RESERVED = frozenset({"sleep", "receive", "gather", "once"})
+RESERVED = frozenset({"sleep", "receive", "gather", "once", CHECKPOINT})
 _MADE = re.compile(rf"{BELOW}|#\d+$")
 """What is in the names that the journal makes, so not in those that jobs give."""
 P = ParamSpec("P")
@@ -110,7 +111,7 @@ def step(
             raise ConfigError(f"{made_of.__qualname__} can't be a step: a generator returns nothing that can be kept")
         if made_of.__name__ in RESERVED:
             raise ConfigError(
-                f"a step can't be named {made_of.__name__}: outlive keeps waits and effects under this name"
+                f"a step can't be named {made_of.__name__}: outlive itself keeps something under this name"
             )
         return Step(
             made_of, name=made_of.__name__, attempts=tries, backoff_s=backoff_s, timeout_s=timeout_s, relaxed=relaxed

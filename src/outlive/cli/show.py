@@ -90,7 +90,7 @@ def _as_json(life: Life) -> dict[str, object]:
     job, attempts, live = life
     shape = {key: job[key] for key in (*_FIRST, "failures", "crashes", "losses")}
     shape |= {"args": wire.readable(job["args"]), "progress": None}
-    if job["progress_at"] is not None:
+    if job["progress_at"] is not None or job["checkpoint"] is not None:
         progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
         checkpoint = job["checkpoint"] and wire.readable(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}

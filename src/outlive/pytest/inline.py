@@ -30,7 +30,7 @@ from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import Cancel, OutliveError
-from outlive.model import Claimed, Ended, Kept, Lane, LaneState
+from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
@@ -97,7 +97,7 @@ class Inline:
         if claimed is None:
             return None
         task = self._tasks()[claimed.task]
-        kept = self._run(store.kept_by_jobs([claimed.id])).get(claimed.id, Kept())
+        kept = self._run(store.kept_by_jobs([claimed.id])).get(claimed.id, b"")
         run = Run(
             token=claimed.token,
             job_id=claimed.id.bytes,
@@ -106,8 +106,7 @@ class Inline:
             args=claimed.args,
             last=True,
             max_result_bytes=task.app.config.max_result_bytes,
-            checkpoint=kept.checkpoint,
-            steps=kept.steps,
+            steps=kept,
             source=claimed.source,
         )
         watched = _Watched(task)
@@ -258,7 +257,7 @@ class _InlineChannel(Channel):
             return msgspec.msgpack.encode(waited)
         return self._worker.answer(verb, body, self._job.token, self._queues)
 
-    def keep_later(self, step: KeptStep) -> None:
+    def keep_later(self, verb: str, step: KeptStep) -> None:
         self._worker.keep(step, self._job.token)
 
     def note_steps(self, names: Iterable[str]) -> None:

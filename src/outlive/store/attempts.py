@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Kept, Lane, Lost, LostRun, Turn
+from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.statements import (
@@ -143,11 +143,9 @@ def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime
     """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
 
 
-@decoded_by(
-    lambda rows: {id: Kept(checkpoint, None if large else steps or b"") for id, checkpoint, steps, large in rows}
-)
-def kept_by_jobs(ids: Iterable[UUID]) -> Statement[dict[UUID, Kept]]:
-    """What earlier attempts of these jobs have kept."""
+@decoded_by(pairs)
+def kept_by_jobs(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes | None]]:
+    """The steps that these jobs have kept, as JSON; None: they are large. Jobs without steps are left out."""
 
 
 @decoded_by(scalar)
@@ -189,9 +187,5 @@ def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]:
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
     """The last report of each attempt. A field without a value leaves the stored one as it is."""
     fields = ("token", "current", "total", "message")
-    reports = [
-        {name: getattr(one, name) for name in fields if getattr(one, name) is not None}
-        | ({} if one.checkpoint is None else {"checkpoint": msgspec.Raw(one.checkpoint)})
-        for one in progress
-    ]
+    reports = [{name: getattr(one, name) for name in fields if getattr(one, name) is not None} for one in progress]
     return statement("write_progress", nothing, worker=worker, progress=msgspec.json.encode(reports))

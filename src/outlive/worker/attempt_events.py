@@ -13,6 +13,7 @@ from outlive.model import Claimed, Ended
 from outlive.protocol import Call, Progress, Ready
 from outlive.states import Outcome
 from outlive.worker.processes.assignments import Assignment
+from outlive.worker.processes.child_reader import STEPS
 from outlive.worker.processes.children import Child
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class AttemptEvents:
             services.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
 
     def called(self, child: Child, call: Call) -> None:
-        (self._services.steps if call.verb == "step" else self._services.calls).put(child, call)
+        (self._services.steps if call.verb in STEPS else self._services.calls).put(child, call)
 
     def owes_answer(self, child: Child, token: int) -> bool:
         """Whether this attempt has asked for something and has no answer yet."""
@@ -70,8 +71,7 @@ class AttemptEvents:
         ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.completions.pending)
         parts = (part for end in ends for part in (end.result, end.records, end.spawns))
         written_later = sum(len(part) for part in parts if part is not None)
-        calls = services.calls.pending_bytes + services.steps.pending_bytes
-        return written_later + services.progress.pending_bytes + calls
+        return written_later + services.calls.pending_bytes + services.steps.pending_bytes
 
     def app_imported(self, served: Collection[str], ready: Ready) -> None:
         self._services.registration.app_imported(served, ready)

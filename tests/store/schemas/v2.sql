@@ -462,19 +462,19 @@ create table if not exists outlive.expiring (
         autovacuum_vacuum_cost_delay = 0);
 create index if not exists expiring_by_time on outlive.expiring (expires_at);
 
--- How far each job is, and the checkpoint of its last attempt.
+-- How far each job is.
 create table if not exists outlive.progress (
   job_id uuid primary key,
   attempt int not null,
   current double precision,
   total double precision,
   message text,
-  checkpoint json,
   updated_at timestamptz not null
 ) with (fillfactor = 70);
 
 -- The steps that jobs have taken, each once: a later attempt gets the value, and does not take the step again.
--- Attempts append rows. Only operators drop or replace some (functions/steps.sql); the others go with their job.
+-- Attempts append rows, and replace the value of one, the step `checkpoint`. Only operators drop or replace others
+-- (functions/steps.sql); the rest go with their job.
 create table if not exists outlive.steps (
   job_id uuid not null,
   name text collate "C" not null,
@@ -3163,7 +3163,7 @@ create or replace function outlive.restart(
   token bigint, worker uuid, args json, error text default null, peak_memory_bytes bigint default null,
   cpu_s double precision default null, output text default null, memory json default null)
 returns void language plpgsql as $$
--- running -> pending: the job wants to begin again with these arguments. Its steps and its checkpoint are dropped,
+-- running -> pending: the job wants to begin again with these arguments. Its steps are dropped,
 -- and as after a new step its counters are zero. If an operator wants it stopped, it is cancelled instead.
 -- OL002: the attempt is no longer this worker's.
 declare
@@ -3189,7 +3189,6 @@ begin
     delete from outlive.steps s where s.job_id = had.id;
     delete from outlive.dependencies d where d.job_id = had.id and not exists (
       select from outlive.jobs j where j.id = had.id and d.needs = any(j.after));
-    update outlive.progress p set checkpoint = null where p.job_id = had.id;
   end if;
   perform outlive.follow_up(array[had.id], array[state]);
 end $$;
@@ -6109,12 +6108,14 @@ with given as materialized (
 forgiven as (
   update outlive.running r set failures = 0, (crashes, losses) = (
     select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
-  where r.token = any(array(select g.token from given g where g.counted > 0)))
+  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint')))
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
 select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
   outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
 from given g
-on conflict (job_id, name) do update set name = s.name
+on conflict (job_id, name) do update set (value, attempt, at, supplied_by) = (
+  select k.value, k.attempt, k.at, k.supplied_by
+  from (select (case when s.name = 'checkpoint' and s.attempt <= excluded.attempt then excluded else s end).*) k)
 returning s.job_id, s.name, s.value;
 $statement$;
 

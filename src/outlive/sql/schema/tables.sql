@@ -462,19 +462,19 @@ create table if not exists outlive.expiring (
         autovacuum_vacuum_cost_delay = 0);
 create index if not exists expiring_by_time on outlive.expiring (expires_at);
 
--- How far each job is, and the checkpoint of its last attempt.
+-- How far each job is.
 create table if not exists outlive.progress (
   job_id uuid primary key,
   attempt int not null,
   current double precision,
   total double precision,
   message text,
-  checkpoint json,
   updated_at timestamptz not null
 ) with (fillfactor = 70);
 
 -- The steps that jobs have taken, each once: a later attempt gets the value, and does not take the step again.
--- Attempts append rows. Only operators drop or replace some (functions/steps.sql); the others go with their job.
+-- Attempts append rows, and replace the value of one, the step `checkpoint`. Only operators drop or replace others
+-- (functions/steps.sql); the rest go with their job.
 create table if not exists outlive.steps (
   job_id uuid not null,
   name text collate "C" not null,

@@ -143,32 +143,25 @@ select r.token from outlive.running r where r.cancel_requested and r.worker = :w
 
 -- name: write_progress
 -- The progress that jobs report, only for attempts that still run in this worker. A report without a field keeps
--- the attempt's earlier one. The next attempt starts without progress and keeps only the checkpoint.
+-- the attempt's earlier one. The next attempt starts without progress.
 with reported as (
   select p.*, r.id, r.attempt from json_to_recordset(:progress::json)
-    p(token bigint, current double precision, total double precision, message text, checkpoint json)
+    p(token bigint, current double precision, total double precision, message text)
   join outlive.running r on r.token = p.token and r.worker = :worker::uuid)
-insert into outlive.progress (job_id, attempt, current, total, message, checkpoint, updated_at)
-select p.id, p.attempt, p.current, p.total, p.message, p.checkpoint, outlive.now() from reported p
+insert into outlive.progress (job_id, attempt, current, total, message, updated_at)
+select p.id, p.attempt, p.current, p.total, p.message, outlive.now() from reported p
 on conflict (job_id) do update set
   attempt = excluded.attempt,
   current = coalesce(excluded.current, case when progress.attempt = excluded.attempt then progress.current end),
   total = coalesce(excluded.total, case when progress.attempt = excluded.attempt then progress.total end),
   message = coalesce(excluded.message, case when progress.attempt = excluded.attempt then progress.message end),
-  checkpoint = coalesce(excluded.checkpoint, progress.checkpoint),
   updated_at = excluded.updated_at;
 
 -- name: kept_by_jobs
--- What earlier attempts of these jobs have kept: their checkpoint, and their steps, unless these are too large.
-select j.id, p.checkpoint, s.steps, coalesce(s.large, false)
-from unnest(:ids::uuid[]) j(id)
-  left join outlive.progress p on p.job_id = j.id
-  left join lateral (
-    select case when not t.large then t.steps end as steps, t.large from (
-      select json_agg(json_build_array(s.name, s.value, s.arguments)) as steps,
-        sum(coalesce(octet_length(s.value::text), 0) + octet_length(s.name)) > 65536 as large
-      from outlive.steps s where s.job_id = j.id) t) s on true
-where p.checkpoint is not null or s.large is not null;
+-- The steps that these jobs have kept; null if they are large. No row: the job has kept none.
+select s.job_id, case when sum(coalesce(octet_length(s.value::text), 0) + octet_length(s.name)) <= 65536
+  then json_agg(json_build_array(s.name, s.value, s.arguments)) end
+from outlive.steps s where s.job_id = any(:ids::uuid[]) group by s.job_id;
 
 -- name: expire
 -- running -> pending, retryable, quarantined, failed, cancelled: attempts whose lease has expired are lost.

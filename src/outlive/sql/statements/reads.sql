@@ -20,7 +20,8 @@ where j.id = any(:ids::uuid[]);
 -- One job's life except for its attempts, with some of the jobs that it waits for, and of those that wait for it.
 select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::text[], '{}') as options,
   j.options ->> 'schedule' as schedule, j.options ->> 'repeats' as repeats,
-  p.current, p.total, p.message, p.checkpoint,
+  p.current, p.total, p.message,
+  (select t.value from outlive.steps t where t.job_id = j.id and t.name = 'checkpoint') as checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
   q.state = 'queued' as queues, j.after[:100] as after, j.on_failed ->> 'task' as on_failed,
   (select x.expires_at from outlive.expiring x where x.job_id = j.id and not x.whole) as expires_at,

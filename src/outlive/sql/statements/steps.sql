@@ -6,7 +6,8 @@
 -- Keep the steps of attempts that run in this worker, and return what is kept under each name: if another attempt
 -- was first, its value. So two attempts of a job never go on from different values, and that needs no lock.
 -- A job without a row: the attempt has ended. A step sets its job's failures to zero, and its crashes and losses
--- too, unless the job kills at nearly every step.
+-- too, unless the job kills at nearly every step. Only the step `checkpoint` is replaced, by that of the latest
+-- attempt. It forgives nothing: an attempt that gets nowhere may keep one too.
 -- returns table (job_id uuid, name text, value json)
 with given as materialized (
   select g.*, r.id, r.attempt, r.failures + r.crashes + r.losses as counted
@@ -16,12 +17,14 @@ with given as materialized (
 forgiven as (
   update outlive.running r set failures = 0, (crashes, losses) = (
     select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
-  where r.token = any(array(select g.token from given g where g.counted > 0)))
+  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint')))
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
 select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
   outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
 from given g
-on conflict (job_id, name) do update set name = s.name
+on conflict (job_id, name) do update set (value, attempt, at, supplied_by) = (
+  select k.value, k.attempt, k.at, k.supplied_by
+  from (select (case when s.name = 'checkpoint' and s.attempt <= excluded.attempt then excluded else s end).*) k)
 returning s.job_id, s.name, s.value;
 
 -- name: kept_steps

@@ -60,6 +60,23 @@ alter table outlive.held add column unmet int, add column step text collate "C",
   add constraint held_why_check check (
     why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key', 'suspended'));
 
+-- A checkpoint is a step from now on.
+create table outlive.steps (
+  job_id uuid not null,
+  name text collate "C" not null,
+  value json,
+  arguments text collate "C",
+  attempt int not null,
+  took_s double precision,
+  at timestamptz not null,
+  supplied_by text,
+  primary key (job_id, name)
+);
+insert into outlive.steps (job_id, name, value, attempt, at)
+select p.job_id, 'checkpoint', p.checkpoint, p.attempt, p.updated_at from outlive.progress p
+where p.checkpoint is not null;
+alter table outlive.progress drop column checkpoint;
+
 -- Functions whose parameters or results are others now, or that have another name.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
 drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);

@@ -1,6 +1,6 @@
-"""Progress and checkpoints of running jobs, written a few times a second.
+"""Progress of running jobs, written a few times a second.
 
-An attempt ends only after its last checkpoint and its steps are written, because the next attempt begins from there.
+An attempt ends only after its steps and its last progress are written, because the next attempt begins from there.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from uuid import UUID
 
 import psycopg
 
-from outlive import db, store, wire
+from outlive import db, store
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.worker.attempts.steps import StepWriter
@@ -22,7 +22,6 @@ from outlive.worker.loops import wait
 from outlive.worker.session import Runner
 
 EVERY_S = 0.2
-PORTION_BYTES = 2 * 1024 * 1024
 MAX_WARNED = 1000
 _UNWRITABLE = ("22", "54")
 """Classes of errors about values that Postgres does not accept, or that exceed its limits."""
@@ -58,10 +57,6 @@ class ProgressWriter:
         """Whether progress or a step of this attempt is not written yet."""
         return token in self._unwritten or self._steps.waiting(token)
 
-    @property
-    def pending_bytes(self) -> int:
-        return sum(len(progress.checkpoint or b"") for progress in self._unwritten.values())
-
     async def run_once(self) -> None:
         await wait(self._hurry, EVERY_S)
         self._hurry.clear()
@@ -72,51 +67,28 @@ class ProgressWriter:
         async with self._writing:
             writing, ends = dict(self._unwritten), list(self.held_ends)
             await self._steps.write()
-            for portion in _portions(progress for progress in writing.values() if self._is_json(progress)):
-                await self._write_portion(portion)
+            if writing:
+                await self._write(list(writing.values()))
             self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}
             del self.held_ends[: len(ends)]
             for end in ends:
                 self._outbox.put(end)
 
-    async def _write_portion(self, portion: list[Progress]) -> None:
-        """Write it as a whole, or one by one if Postgres refuses a part of it."""
+    async def _write(self, reports: Sequence[Progress]) -> None:
+        """Write them with one statement, or one by one if Postgres refuses one of them."""
         try:
-            await self._session.run(store.write_progress(self._worker, portion))
+            await self._session.run(store.write_progress(self._worker, reports))
         except psycopg.Error as error:
             if (error.sqlstate or "")[:2] not in _UNWRITABLE:
                 raise
-            if len(portion) == 1:
-                self._warn(portion[0], error)
+            if len(reports) == 1:
+                self._warn(reports[0], error)
                 return
-            for one in portion:
-                await self._write_portion([one])
-
-    def _is_json(self, progress: Progress) -> bool:
-        try:
-            if progress.checkpoint is not None:
-                wire.check(progress.checkpoint)
-        except wire.NotJson as error:
-            self._warn(progress, error)
-            return False
-        return True
+            for one in reports:
+                await self._write([one])
 
     def _warn(self, progress: Progress, error: Exception) -> None:
         """Warn once for each attempt: the job may repeat its progress many times a second."""
         if progress.token not in self._warned:
             self._warned.append(progress.token)
             _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, db.summary(error))
-
-
-def _portions(reports: Iterable[Progress]) -> Iterator[list[Progress]]:
-    """Few large checkpoints at a time: each is copied several times on its way to the database."""
-    portion: list[Progress] = []
-    size_bytes = 0
-    for one in reports:
-        portion.append(one)
-        size_bytes += len(one.checkpoint or b"")
-        if size_bytes > PORTION_BYTES:
-            yield portion
-            portion, size_bytes = [], 0
-    if portion:
-        yield portion

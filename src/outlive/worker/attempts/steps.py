@@ -6,6 +6,7 @@ A job goes on when its step is in the database. After one that is `relaxed` it g
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -34,17 +35,22 @@ class _Asked:
     job: Claimed
     step: KeptStep
 
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.job.token, self.step.name
+
 
 class StepWriter:
     def __init__(self, worker: UUID, session: Runner) -> None:
         self._worker, self._session = worker, session
-        self._asked: list[_Asked] = []
+        self._asked: dict[tuple[int, str], _Asked] = {}
+        """The steps that wait, in their order, by token and name: a checkpoint replaces the one before."""
         self._some, self._hurry = asyncio.Event(), asyncio.Event()
         self._writing = asyncio.Lock()
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(one.call.body) for one in self._asked)
+        return sum(len(one.call.body) for one in self._asked.values())
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -58,14 +64,16 @@ class StepWriter:
         if (one := child.find(given.token)) is None:
             child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
             return
-        self._asked.append(_Asked(child, call, one.job, given))
+        key = given.token, given.name
+        self._asked.pop(key, None)
+        self._asked[key] = _Asked(child, call, one.job, given)
         self._some.set()
         if call.number:
             self._hurry.set()
 
     def waiting(self, token: int) -> bool:
         """Whether a step of this attempt is not written yet."""
-        return bool(self._asked) and any(one.job.token == token for one in self._asked)
+        return any(one == token for one, _ in self._asked)
 
     async def run_once(self) -> None:
         await self._some.wait()
@@ -75,23 +83,14 @@ class StepWriter:
     async def write(self) -> None:
         """Write the steps that wait. If the database is away they stay, and the next turn tries again."""
         async with self._writing:
-            while self._asked:
-                portion = self._portion()
-                await self._keep(portion)
-                del self._asked[: len(portion)]
-            self._some.clear()
             self._hurry.clear()
-
-    def _portion(self) -> list[_Asked]:
-        """Some megabytes of steps. One statement can't keep two under one name, which only a forged frame asks for."""
-        size_bytes, portion = 0, dict[tuple[UUID, str], _Asked]()
-        for one in self._asked:
-            key = (one.job.id, one.step.name)
-            if size_bytes > PORTION_BYTES or key in portion:
-                break
-            portion[key] = one
-            size_bytes += len(one.call.body)
-        return list(portion.values())
+            for portion in _portions(list(self._asked.values())):
+                await self._keep(portion)
+                for one in portion:
+                    if self._asked.get(one.key) is one:
+                        del self._asked[one.key]
+            if not self._asked:
+                self._some.clear()
 
     async def _keep(self, portion: list[_Asked]) -> None:
         """Keep them with one statement, or one by one if Postgres refuses one of them."""
@@ -110,6 +109,19 @@ class StepWriter:
             return
         for one in portion:
             one.child.answer(_reply(one, kept))
+
+
+def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
+    """Some megabytes of steps at a time."""
+    size_bytes, portion = 0, list[_Asked]()
+    for one in asked:
+        portion.append(one)
+        size_bytes += len(one.call.body)
+        if size_bytes > PORTION_BYTES:
+            yield portion
+            size_bytes, portion = 0, []
+    if portion:
+        yield portion
 
 
 def _reply(one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply:

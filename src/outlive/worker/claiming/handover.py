@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive import store
 from outlive.metrics.tallies import Tallies
-from outlive.model import Claimed, Kept
+from outlive.model import Claimed
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import Sleep
@@ -50,6 +50,6 @@ class Handover:
         quarantined = await self.session.run(store.convict(self.worker, tokens)) if tokens else []
         return [job for job in jobs if job.id not in quarantined] if quarantined else jobs
 
-    async def _kept(self, jobs: list[Claimed]) -> dict[UUID, Kept]:
+    async def _kept(self, jobs: list[Claimed]) -> dict[UUID, bytes | None]:
         retried = [job.id for job in jobs if job.attempt > 1]
         return await self.session.run(store.kept_by_jobs(retried)) if retried else {}

@@ -85,7 +85,7 @@ def _begin_again(slots: Slots, one: Assignment, how: str) -> None:
     one.crowd = slots.deaths.crowd(one.job.id, one.facts.share)
     one.begun, one.term_sent = False, None
     if one.steps:
-        one.kept = one.kept._replace(steps=None)  # Its process fetches them.
+        one.kept = None  # Its process fetches them.
     one.steps = one.steps_bytes = one.grown_bytes = 0
     one.output = one.output or JobOutput()
     where = "in a process of its own" if one.apart else f"beside {one.crowd - 1} others at most"

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypedDict
 
 import msgspec
 
-from outlive.model import Claimed, Kept, MemoryCourse
+from outlive.model import Claimed, MemoryCourse
 from outlive.protocol import TaskFacts
 from outlive.states import Outcome
 from outlive.worker.limits.memory import MemorySeries
@@ -35,7 +35,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
-    kept: Kept
+    kept: bytes | None
+    """What earlier attempts have kept, as `Run` (protocol.py) has it."""
     marked: bool
     """The database has it as begun: it was claimed for a free slot, or was marked since."""
     alone: bool = False
@@ -114,7 +115,7 @@ class _Limits(TypedDict, total=False):
     memory_bytes: int | None
 
 
-def assignment(job: Claimed, facts: TaskFacts, kept: Kept, *, marked: bool) -> Assignment:
+def assignment(job: Claimed, facts: TaskFacts, kept: bytes | None, *, marked: bool) -> Assignment:
     limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
     if job.options is not None:
         limits.update(msgspec.json.decode(job.options, type=_Limits))

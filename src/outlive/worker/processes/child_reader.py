@@ -28,6 +28,7 @@ READ_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
 """How much data of large frames may wait in memory to be written."""
+STEPS = ("step", protocol.CHECKPOINT)
 PAUSE_S = 0.003
 """How long reading pauses for a child that has jobs ahead and sends only answers: many at once cost less than one by
 one."""
@@ -159,25 +160,27 @@ class ChildReader:
             return
         if call.number:
             child.asking += 1
-        elif call.verb != "step":
+        elif call.verb not in STEPS:
             self.distrust(child, "makes a call without a number")
             return
         one = child.find(call.token)
         if call.verb in ("complete", "secret"):
             child.answer(self._prove(one, call))
-        elif call.verb == "step" and not self._may_keep(child, one, len(call.body)):
-            self.distrust(child, "sends more steps than a job can keep")
+        elif call.verb in STEPS and not self._may_keep(child, one, call):
+            self.distrust(child, "sends more than a job can keep")
         else:
             self._report.called(child, call)
 
-    def _may_keep(self, child: Child, one: Assignment | None, size_bytes: int) -> bool:
+    def _may_keep(self, child: Child, one: Assignment | None, call: protocol.Call) -> bool:
         """Whether the steps of this attempt are within the limits of a job. Each has a name and arguments beside its
-        value. One of no attempt counts too: it may be one of many that are forged."""
+        value. One of no attempt counts too: it may be one of many that are forged. A checkpoint replaces the last."""
         if (job := one or next(iter(child.given.values()), None)) is None:
             return True
         job.moved = running_time.now()
+        if call.verb == protocol.CHECKPOINT:
+            return len(call.body) <= protocol.MAX_CHECKPOINT_BYTES + protocol.MAX_STEP_CHARS
         job.steps += 1
-        job.steps_bytes += size_bytes
+        job.steps_bytes += len(call.body)
         return job.steps <= protocol.MAX_STEPS and job.steps_bytes <= 2 * protocol.MAX_STEP_BYTES
 
     def _prove(self, one: Assignment | None, call: protocol.Call) -> protocol.Reply:
@@ -188,13 +191,10 @@ class ChildReader:
 
     def _progress(self, child: Child, progress: protocol.Progress) -> None:
         """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""
-        checkpoint, message = progress.checkpoint or b"", progress.message or ""
-        if len(checkpoint) > protocol.MAX_CHECKPOINT_BYTES or len(message) > protocol.MAX_PROGRESS_CHARS:
+        if len(progress.message or "") > protocol.MAX_PROGRESS_CHARS:
             self.distrust(child, "sends progress over the limit")
         elif one := child.find(progress.token):
             one.moved = running_time.now()
-            if child.shared and progress.checkpoint is not None:  # It may begin again in another process.
-                one.kept = one.kept._replace(checkpoint=progress.checkpoint)
             self._report.progressed(progress)
 
     def _take_turns(self, child: Child) -> None:

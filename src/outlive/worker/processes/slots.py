@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended, Kept
+from outlive.model import Claimed, Ended
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
@@ -44,7 +44,7 @@ WAIT_FOR_SLOT_S = 0.1
 MOVE_S = 0.04
 MAX_PAUSE_S = 30.0
 """The same for a job behind one that takes long: another worker may have room for it."""
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = b""
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
 
@@ -151,7 +151,7 @@ class Slots:
 
     # From the claim to the child
 
-    def accept(self, jobs: list[Claimed], kept: Mapping[UUID, Kept], *, marked: bool = True) -> None:
+    def accept(self, jobs: list[Claimed], kept: Mapping[UUID, bytes | None], *, marked: bool = True) -> None:
         """Accept claimed jobs, and place them."""
         if self.closed:
             for job in jobs:

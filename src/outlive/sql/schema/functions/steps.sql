@@ -110,7 +110,7 @@ create or replace function outlive.restart(
   token bigint, worker uuid, args json, error text default null, peak_memory_bytes bigint default null,
   cpu_s double precision default null, output text default null, memory json default null)
 returns void language plpgsql as $$
--- running -> pending: the job wants to begin again with these arguments. Its steps and its checkpoint are dropped,
+-- running -> pending: the job wants to begin again with these arguments. Its steps are dropped,
 -- and as after a new step its counters are zero. If an operator wants it stopped, it is cancelled instead.
 -- OL002: the attempt is no longer this worker's.
 declare
@@ -136,7 +136,6 @@ begin
     delete from outlive.steps s where s.job_id = had.id;
     delete from outlive.dependencies d where d.job_id = had.id and not exists (
       select from outlive.jobs j where j.id = had.id and d.needs = any(j.after));
-    update outlive.progress p set checkpoint = null where p.job_id = had.id;
   end if;
   perform outlive.follow_up(array[had.id], array[state]);
 end $$;
