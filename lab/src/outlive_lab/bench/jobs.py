@@ -80,6 +80,14 @@ def steps(kind: str, count: int) -> list[float]:
     return times
 
 
+@app.task
+def wakes() -> float:
+    """Wait for a signal after a step. Returns when it went on, by the clock of the machine."""
+    durable(1)
+    outlive.current().receive("go")
+    return time.time()
+
+
 @app.task(backoff=0, max_crashes=MAX_CRASHES)
 def page(poisoned: bool) -> None:
     """Work for a while, or kill the process."""

@@ -32,6 +32,7 @@ class Sizes:
     pickups: int = 100
     killing: int = 10_000
     steps: int = 2_000
+    wakes: int = 80
     waiting: int = 5_000
     fleets: Sequence[int] = (1, 10, 100, 1_000)
     real_workers: int = 100
@@ -52,6 +53,7 @@ QUICK = Sizes(
     pickups=20,
     killing=500,
     steps=200,
+    wakes=20,
     waiting=500,
     fleets=(1, 5, 20),
     real_workers=5,

@@ -1,4 +1,6 @@
-"""Steps that do nothing: of one job in a row, beside those of two other systems, and of many jobs at once."""
+"""Steps that do nothing: of one job in a row, beside those of two other systems, and of many jobs at once. And how soon
+a job that waits goes on.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ import json
 import os
 import statistics
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from outlive.errors import OutliveError
+from outlive.states import State
 from outlive_lab.bench import jobs
 from outlive_lab.bench.databases import database
 from outlive_lab.bench.figures import Bound, Figure
@@ -26,6 +30,7 @@ PEERS = (
     System("absurd", "Absurd 0.5.1", "Postgres", ["absurd-sdk==0.5.1", "absurdctl==0.5.1"], {}),
 )
 PEER_S = 120.0
+WAITS_S = 0.02
 # Steps that are written together have the same transaction.
 _TRANSACTIONS = "select count(distinct xmin::text)::float8 / count(*) from outlive.steps"
 
@@ -60,6 +65,29 @@ def steps(run: Run) -> Iterator[Figure]:
                 together.append(_transactions(worker))
         yield Figure("steps", f"{MANY} jobs at once, {kind} steps", "steps/s", samples, bound=Bound("at least", bound))
         yield Figure("steps", "the same, transactions per step", "", together, bound=Bound("at most", 0.1))
+    yield from _wakes(run)
+
+
+def _wakes(run: Run) -> Iterator[Figure]:
+    """From the return of `send` until the job goes on, in the process that waits for it, or in a new one."""
+    for kind, park_s, bound_ms in (("in its process", 30, 3.0), ("in a new process", 0, 10.0)):
+        with working(run, SMALL, slots=2, more={"OUTLIVE_PARK_S": str(park_s)}) as worker:
+            times_ms = [1000 * _wake_s(worker) for _ in range(run.sizes.wakes)]
+        name = f"from send until the job goes on {kind}"
+        yield Figure("steps", name, "ms", times_ms, bound=Bound("at most", bound_ms))
+
+
+def _wake_s(worker: Worker) -> float:
+    job = jobs.wakes.enqueue()
+    deadline = time.monotonic() + PEER_S
+    while job.status() is not State.SUSPENDED:
+        if time.monotonic() > deadline:
+            raise OutliveError("the job does not begin to wait")
+        time.sleep(WAITS_S)
+    time.sleep(WAITS_S)  # Its process is parked, or has ended.
+    job.send("go")
+    sent_at = time.time()
+    return job.result(timeout=PEER_S) - sent_at
 
 
 def _taken(worker: Worker, kind: str, number: int, count: int) -> list[list[float]]:
