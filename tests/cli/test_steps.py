@@ -65,3 +65,9 @@ def test_a_signal_that_ends_no_wait_says_where_to_see_what_the_job_waits_for(cli
     queue.run(store.suspend(WORKER, Wait(running.token, "receive:packed", after_s=60.0, signal="packed")))
     said = "the signal packd was sent; the job is suspended: `outlive show` says what it waits for\n"
     assert cli("send", running.id, "packd", "7").out == said
+
+
+def test_a_signal_that_ends_the_wait_of_a_parked_job_says_that_it_goes_on(cli, queue):
+    running = queue.claim_job(queue.make())
+    queue.run(store.suspend(WORKER, Wait(running.token, "receive:packed", signal="packed"), may_park=True))
+    assert cli("send", running.id, "packed", "7").out == "the signal packed was sent; the job is pending\n"

@@ -2976,7 +2976,8 @@ end $$;
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
--- goes on. OL003: the job has ended, the signal can't be kept, or this transaction would not see that it waits.
+-- goes on, and is pending. OL003: the job has ended, the signal can't be kept, or this transaction would not see
+-- that it waits.
 declare
   state text;
   waiting outlive.held;
@@ -3001,6 +3002,7 @@ begin
     values (job, waiting.step, coalesce(value, 'null'), waiting.attempt, outlive.now()) on conflict do nothing;
     update outlive.held h set signal = null where h.id = job;
     perform outlive.end_waits(array[job]);
+    return 'pending';  -- Its row may stay for the worker that has parked its process.
   else
     perform outlive.refuse_unless(
       (select count(*) from outlive.signals s where s.job_id = job) < 1000,
