@@ -185,7 +185,7 @@ def test_a_rate_is_shown_without_an_exponent(per_s, shown):
 def test_what_a_job_or_a_person_has_counted_is_shown_with_all_its_digits(cli, queue):
     queue.register_worker()
     claimed = queue.claim_job(queue.make())
-    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 1_234_567.0, 5_000_000.0, "rows", None)]))
+    queue.run(store.write_progress(WORKER, [Progress(claimed.token, 1_234_567.0, 5_000_000.0, "rows")]))
     assert "1,234,567 of 5,000,000 rows" in cli("show", claimed.id).out
     numbers = {0: "0", 2.5: "2.5", 0.05: "0.05", 99_999: "99999", 100_000: "100,000", 1e300: "1e+300"}
     assert {number: figure(number) for number in numbers} == numbers

@@ -330,7 +330,7 @@ def test_a_list_of_failed_jobs_breaks_no_name_on_a_desk(page, queue):
 
 def test_no_list_hides_a_button_or_a_column_on_a_desk(page, queue):
     running = queue.claim_job(queue.make(task="shop.import_catalog"))
-    queue.run(store.write_progress(WORKER, [Progress(running.token, 26.0, 100.0, None, None)]))
+    queue.run(store.write_progress(WORKER, [Progress(running.token, 26.0, 100.0, None)]))
     queue.execute("update outlive.workers set app = 'shop:app', hostname = 'web-1.example.org', memory_bytes = 67e6")
     dead = queue.register_worker(new_worker(), name="web-3", state="dead")
     queue.execute("update outlive.workers set died_at = now() - interval '23 s' where id = %s", [dead])

@@ -190,7 +190,7 @@ def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes
 
 def test_the_page_of_a_running_job_shows_large_counts_with_all_their_digits(dashboard, queue):
     running = queue.claim_job(queue.make())
-    queue.run(store.write_progress(WORKER, [Progress(running.token, 1_234_567.0, 5_000_000.0, "rows", None)]))
+    queue.run(store.write_progress(WORKER, [Progress(running.token, 1_234_567.0, 5_000_000.0, "rows")]))
     assert "1,234,567 of 5,000,000 · rows" in words(dashboard.get(f"/jobs/{running.id}"))
 
 
