@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+import outlive
 from outlive.states import Outcome
 from tests import faults, leftovers
 from tests.driving.jobs import outcomes
@@ -52,6 +53,15 @@ def test_a_job_that_fails_is_judged_as_well(worker):
     with pytest.raises(Exception, match="ValueError") as error:
         failed.result(timeout=20)
     assert str(leave.enqueue().result(timeout=20)) not in str(error.value)
+
+
+def test_jobs_given_ahead_behind_one_that_fails_are_not_given_back(start, queue):
+    start(slots=2)
+    fails = faults.warm_until.using(max_attempts=1)
+    jobs = faults.app.enqueue_many((fails.job("/nowhere/at all") if n % 10 == 0 else fails.job("")) for n in range(500))
+    outlive.gather(jobs, timeout=60, return_exceptions=True)
+    ends = "select outcome, count(*) from outlive.attempts group by outcome"
+    assert dict(queue.execute(ends).fetchall()) == {"succeeded": 450, "failed": 50}
 
 
 def test_numbers_that_a_job_has_seeded_are_not_drawn_by_the_next_one(worker):

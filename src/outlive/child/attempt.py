@@ -101,7 +101,7 @@ def attempt(
         returned = guarded(_call, this, lifespans) if not_started is None else not_started
         done = _concluded(this, returned)
         watchers.end(done, returned)
-    if done.source_ok is False or this.account.failed:
+    if run.source and (done.source_ok is False or this.account.failed):
         channel.source_failed(run.source)
     meter.measure(done, preload=task.policy.preload, last=run.last)
     return done
