@@ -175,6 +175,12 @@ def hurry(how: str, request: bool) -> None:
             raise ConnectionError("no answer")
 
 
+@app.task(source=flaky, max_attempts=1, share=500)
+async def hurry_together() -> None:
+    """The same beside others, all of which the process begins at once."""
+    raise ConnectionError("no answer")
+
+
 @app.task(source=shop, recycle_after=10_000, max_losses=None)
 def visit_warm() -> None:
     """Call the shop, in a process that takes the next job too."""

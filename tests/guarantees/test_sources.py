@@ -331,6 +331,14 @@ def test_the_breaker_opens_as_soon_also_if_many_jobs_were_claimed_ahead(start, q
         assert queue.value(BEHIND) > 0, "none was claimed ahead: this tests nothing"
 
 
+def test_jobs_of_a_shared_process_that_did_not_begin_go_back_when_their_source_fails(start, queue):
+    calling.app.enqueue_many([calling.hurry_together.job() for _ in range(400)])
+    start(slots=1)
+    eventually(lambda: health(queue, "flaky")["breaker"] == "open" and not queue.count("running"), within_s=30)
+    assert queue.value(FAILURES) <= 20
+    assert queue.value(BEHIND) > 0, "none came with others: this tests nothing"
+
+
 def test_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(start, queue):
     start()
     opened(queue)

@@ -87,9 +87,12 @@ async def _harm(what: str) -> None:
                 await asyncio.sleep(0.01)
         case "leave tasks":
             asyncio.create_task(_until("/nowhere"), name="left-behind")  # noqa: RUF006
-        case "leave a deaf task":
+        case "leave a deaf task" | "leave a deaf task and wait":
             asyncio.create_task(_spin(), name="deaf")  # noqa: RUF006
             await asyncio.sleep(0)
+            if "wait" in what:
+                print("it waits")
+                await asyncio.sleep(60)
 
 
 @app.task(share=600, max_attempts=1, max_crashes=3, backoff=0, timeout="120s", memory="200MB")
@@ -189,6 +192,14 @@ async def hasty(file: str, go: str) -> int:
     Path(f"{file}.after").touch()  # noqa: ASYNC240
     await _until(go)
     return pid
+
+
+@app.task(share=2, max_attempts=1, timeout="60s")
+async def threaded(go: str, s: float) -> int:
+    if go:
+        await _until(go)
+    await asyncio.to_thread(time.sleep, s)
+    return os.getpid()
 
 
 @app.task(share=100)

@@ -133,6 +133,7 @@ def test_a_job_that_kills_its_process_harms_no_neighbour_and_is_caught_alone(sta
         if len(found) == 3:  # It was not given back while it waited for a process.
             assert "its shared process" in (found[0].output or ""), "what happened before it was alone"
         assert all(one.signal or one.error for one in found)
+        assert not any("shared process" in (one.error or "") for one in found), "each says how its own process died"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from outlive import State, config
 from outlive.states import Outcome
-from tests.driving.jobs import attempts, outcomes
+from tests.driving.jobs import attempts, finished, outcomes
 from tests.processes import configured
-from tests.processes.sharing import app, hasty, large
+from tests.processes.sharing import app, hasty, large, mixed, threaded
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -78,3 +78,37 @@ def test_records_go_to_their_job_also_if_the_app_has_configured_logging_at_its_i
         [attempt] = attempts(queue, job)
         assert attempt.output == f"WARNING: hello from {name}\nWARNING: goodbye from {name}\n"
         assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+def test_calls_that_go_on_in_threads_when_their_jobs_have_ended_keep_no_neighbour_waiting(start, queue, go):
+    stuck = [threaded.using(timeout=timeout).enqueue("", 600) for timeout in ("1s", "3s")]
+    worker = start(slots=1, target=TARGET)
+    assert finished(stuck[0]) is State.FAILED
+    neighbour = threaded.enqueue(str(go), 0)
+    assert finished(stuck[1]) is State.FAILED
+    go.touch()
+    pid = neighbour.result(timeout=20)
+    assert worker.says("2 calls that jobs have left behind go on in them")
+    assert threaded.enqueue("", 0).result(timeout=20) != pid, "it is replaced before its threads run out"
+
+
+def test_a_job_that_has_returned_is_not_told_to_stop_while_its_tasks_end(start, queue, go):
+    job = mixed.enqueue("leave a deaf task", str(go))
+    Path(f"{go}.crowd").touch()
+    worker = start(slots=1, target=TARGET, grace_s="5.1")
+    worker.says("deaf: never")
+    worker.stop()
+    assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+def test_a_process_in_which_a_task_of_a_cancelled_job_goes_on_is_replaced(start, queue, go):
+    first, job = mixed.enqueue("", str(go)), mixed.enqueue("leave a deaf task and wait", str(go))
+    Path(f"{go}.crowd").touch()
+    worker = start(slots=2, target=TARGET)
+    eventually(lambda: job.status() is first.status() is State.RUNNING, within_s=20)
+    worker.says("it waits")
+    job.cancel()
+    assert finished(job) is State.CANCELLED
+    go.touch()
+    assert worker.says("go on although they are cancelled")
+    assert mixed.enqueue("", str(go)).result(timeout=30) != first.result(timeout=30)

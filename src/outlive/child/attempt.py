@@ -94,15 +94,14 @@ def attempt(
     if task is None:
         return _unknown(run)
     if channel.goes_back(run):
-        return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
+        return _given_back(run)
     this = _Attempt(task, run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
         returned = guarded(_call, this, lifespans) if not_started is None else not_started
         done = _concluded(this, returned)
         watchers.end(done, returned)
-    if run.source and (done.source_ok is False or this.account.failed):
-        channel.source_failed(run.source)
+    _note_source(this, done)
     meter.measure(done, preload=task.policy.preload, last=run.last)
     return done
 
@@ -116,6 +115,8 @@ async def attempt_beside(
         return _unknown(run)
     began = monotonic()
     fetched = await aguarded(_fetch(run, channel))
+    if channel.goes_back(run):
+        return _given_back(run)
     this = _Attempt(task, run, channel)
     job_gateway.share(this.context, this.account)
     watchers.begin(run)
@@ -125,6 +126,7 @@ async def attempt_beside(
         returned = not_started or fetched
     done = _concluded(this, returned)
     watchers.end(done, returned)
+    _note_source(this, done)
     done.took_s = monotonic() - began
     return done
 
@@ -132,6 +134,16 @@ async def attempt_beside(
 def _unknown(run: Run) -> Done:
     error = f"this worker does not have the task {run.task}"
     return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+
+
+def _given_back(run: Run) -> Done:
+    return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
+
+
+def _note_source(this: _Attempt, done: Done) -> None:
+    """Note that the source of a job has failed: its process gives back jobs of that source that did not begin."""
+    if this.run.source and (done.source_ok is False or this.account.failed):
+        this.channel.source_failed(this.run.source)
 
 
 def _concluded(this: _Attempt, returned: object) -> Done:

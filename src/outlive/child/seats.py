@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 from asyncio import Semaphore, Task, get_running_loop
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,17 +39,22 @@ class Pulse:
 class Seat:
     """One job in a shared child."""
 
-    __slots__ = ("asks", "begun", "calls", "halted", "main", "partial", "run")
+    __slots__ = ("asks", "begun", "calls", "failures", "halted", "in_threads", "main", "over", "partial", "run")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, failures: int) -> None:
         self.run = run
+        self.failures = failures
+        """How often its source had failed in this process when it came."""
         self.main: Task[Done]
         self.asks: Task[Any] | None = None
         """The task in which it waits outside of this process, if it does."""
         self.begun: set[Task[Any]] = set()
         """The tasks that it has begun, until they end."""
         self.calls = Semaphore(CALLS_AT_ONCE)
-        self.halted = False
+        self.in_threads: set[Future[Any]] = set()
+        """Its calls that are under way in threads, such as those of `asyncio.to_thread`."""
+        self.halted = self.over = False
+        """It was told to stop; it has returned."""
         self.partial = ""
         """What it has printed since its last line break."""
 
@@ -65,6 +71,33 @@ class Seat:
 
 
 current: ContextVar[Seat | None] = ContextVar("current", default=None)
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`.
+
+    A call can't be cancelled, so it may go on when its job has ended. There are spare threads for such calls: no other
+    job waits for the thread of one.
+    """
+
+    def __init__(self, share: int) -> None:
+        super().__init__(2 * share, "job")
+        self.spare = share
+        self._left: set[Future[Any]] = set()
+
+    def submit(self, code: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        call = super().submit(code, *args, **named)
+        if (seat := current.get()) is not None:
+            seat.in_threads.add(call)
+            call.add_done_callback(seat.in_threads.discard)
+        return call
+
+    def left_by(self, seat: Seat) -> int:
+        """A job has ended. Returns how many calls go on now that jobs have left behind."""
+        for call in list(seat.in_threads):
+            self._left.add(call)
+            call.add_done_callback(self._left.discard)
+        return len(self._left)
 
 
 class OwnTask(Task[Any]):

@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 from asyncio import Future
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
@@ -35,6 +36,8 @@ class SharedChannel(Channel):
         self._asked: dict[int, Future[Reply]] = {}
         self._unsent = bytearray()
         self.halts: list[Halt] = []
+        self.failures: Counter[str] = Counter()
+        """How often each source has failed in this process."""
         self._taken: set[int] = set()
         """Tickets of jobs that are still to come."""
         self.on_frames: Callable[[], None] = lambda: None
@@ -118,6 +121,14 @@ class SharedChannel(Channel):
     def _asking(self) -> int:
         seat = seats.current.get()
         return 0 if seat is None else seat.run.token
+
+    def source_failed(self, source: str) -> None:
+        self.failures[source] += 1
+
+    def goes_back(self, run: Run) -> bool:
+        """Whether the source of this job, which begins now, has failed since it came."""
+        seat = seats.current.get()
+        return seat is not None and self.failures[run.source] > seat.failures
 
     def note_steps(self, names: object) -> None:
         """The pulse is in that place."""

@@ -14,7 +14,6 @@ import signal
 import sys
 from asyncio import Future, Task
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -26,7 +25,7 @@ from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.copies import CopiesExit
 from outlive.child.process_start import ProcessStart
 from outlive.child.raised import Raised, guarded
-from outlive.child.seats import Noted, OwnTask, Pulse, Seat
+from outlive.child.seats import Noted, OwnTask, Pulse, Seat, Threads
 from outlive.child.shared_channel import SharedChannel
 from outlive.child.telemetry import Watchers
 from outlive.errors import OutliveError
@@ -51,7 +50,9 @@ class Shared:
         channel: SharedChannel,
         watchers: Watchers,
         start: ProcessStart,
+        threads: Threads,
     ) -> None:
+        self._threads = threads
         self._loop, self._tasks, self._channel, self._watchers, self._start = loop, tasks, channel, watchers, start
         self._pulse, self._copies_exit = Pulse(channel.stack), CopiesExit(channel.pid)
         self._outside = contextvars.copy_context()
@@ -105,12 +106,12 @@ class Shared:
             self._suspended.append(self._seats.pop(halt.token))
             seat.suspend()
             self._end_if_empty()
-        else:
+        elif not seat.over:
             seat.halted = True
             seat.main.cancel()
 
     def _begin(self, run: Run) -> None:
-        seat = self._seats[run.token] = Seat(run)
+        seat = self._seats[run.token] = Seat(run, self._channel.failures[run.source])
         inside = self._outside.copy()
         inside.run(seats.current.set, seat)
         seat.main = self._loop.create_task(self._perform(seat), context=inside)
@@ -121,6 +122,7 @@ class Shared:
         done = await attempt_beside(
             self._tasks, seat.run, self._channel, watchers=self._watchers, not_started=not_started
         )
+        seat.over = True
         await self._end_left(seat, done)
         return done
 
@@ -130,8 +132,9 @@ class Shared:
         if isinstance(returned, Raised):
             returned = Done(seat.run.token, Outcome.FAILED, error=returned.summary(), stack=returned.stack())
         if seat.halted and returned.outcome is not Outcome.SUCCEEDED:
-            took_s = returned.took_s
-            returned = Done(seat.run.token, Outcome.RELEASED, error="the job was told to stop", took_s=took_s)
+            took_s, changed = returned.took_s, returned.changed
+            error = "the job was told to stop"
+            returned = Done(seat.run.token, Outcome.RELEASED, error=error, took_s=took_s, changed=changed)
         if self._seats.pop(seat.run.token, None) is not None:
             self.say(seat, "", end=True)
             self._channel.send(returned)
@@ -147,6 +150,8 @@ class Shared:
             print(f"it has left {len(left)} tasks behind, which are cancelled: {names}", file=sys.stderr)
             if stay:
                 done.changed = f"tasks: {len(stay)} that it has left behind go on although they are cancelled"
+        if (stay_in_threads := self._threads.left_by(seat)) >= self._threads.spare:
+            done.changed = f"threads: {stay_in_threads} calls that jobs have left behind go on in them"
 
     def _end_if_empty(self) -> None:
         if self._leaving and not self._seats and not self._empty.done():
@@ -255,10 +260,10 @@ def serve(tasks: Mapping[str, Runnable], first: Run, channel: Channel, watchers:
     asyncio.set_event_loop(loop)
     shared_channel = SharedChannel(channel, loop)
     job_gateway.gateway = shared_channel
-    shared = Shared(loop, tasks, shared_channel, watchers, start)
+    threads = Threads(tasks[first.task].policy.share if first.task in tasks else 1)
+    loop.set_default_executor(threads)
+    shared = Shared(loop, tasks, shared_channel, watchers, start, threads)
     loop.set_task_factory(shared.make_task)
-    if first.task in tasks:  # Else one job that blocks its thread for long would keep others from theirs.
-        loop.set_default_executor(ThreadPoolExecutor(tasks[first.task].policy.share, "job"))
     streams: set[Any] = {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
     for stream in streams:  # They stay: handlers that the app has given to `logging` at its import have them.
         stream.write = partial(shared.write, stream.write)

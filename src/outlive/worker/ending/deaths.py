@@ -48,6 +48,8 @@ NOT_IMPORTED_S = 5.0
 WITH_PARENT = Verdict(Outcome.RELEASED, "the process was killed with its parent")
 MANY_ZYGOTES = Verdict(Outcome.LOST, f"{MAX_ZYGOTES} zygotes died in a short time while it ran")
 
+BEGINS_AGAIN = "[its shared process "
+"""A line of its output with which a job begins again. It says how an earlier process died."""
 _LOG_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
 _log = logging.getLogger("outlive.worker")
 
@@ -227,7 +229,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict |
 
 def _is_logged(line: str, job: UUID) -> bool:
     """Whether it is the line of a log, by which a job says what it begins, and not why its process dies."""
-    return str(job) in line or _LOG_LEVEL.search(line) is not None
+    return str(job) in line or line.startswith(BEGINS_AGAIN) or _LOG_LEVEL.search(line) is not None
 
 
 def signal_name(number: int) -> str:

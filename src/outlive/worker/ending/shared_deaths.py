@@ -20,7 +20,7 @@ from outlive.humanize import counted
 from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
-from outlive.worker.ending.deaths import signal_name, unanswered
+from outlive.worker.ending.deaths import BEGINS_AGAIN, signal_name, unanswered
 from outlive.worker.ending.ends import MAX_LINE_CHARS
 from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.children import Child
@@ -89,4 +89,4 @@ def _begin_again(slots: Slots, one: Assignment, how: str) -> None:
     one.steps = one.steps_bytes = one.grown_bytes = 0
     one.output = one.output or JobOutput()
     where = "in a process of its own" if one.apart else f"beside {one.crowd - 1} others at most"
-    one.output.add(f"[its shared process {how}: it begins again, {where}]\n".encode(), one.job)
+    one.output.add(f"{BEGINS_AGAIN}{how}: it begins again, {where}]\n".encode(), one.job)
