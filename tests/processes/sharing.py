@@ -21,6 +21,7 @@ async def session() -> AsyncIterator[None]:
     opened.append(f"opened in {os.getpid()}")
     time.sleep(float(os.environ.get("LIFESPAN_S", "0")))  # noqa: ASYNC251  # It loads a model, say.
     yield
+    await asyncio.sleep(0.1)
     print(f"closed in {os.getpid()}", flush=True)
 
 
@@ -45,11 +46,18 @@ async def _spin() -> None:
             logging.getLogger("deaf").warning("never")
 
 
+async def _left(path: str) -> None:
+    try:
+        await _until("/nowhere")
+    finally:
+        Path(f"{path}.cancelled").touch()  # noqa: ASYNC240
+
+
 async def _raise_exit() -> None:
     raise SystemExit(3)
 
 
-async def _harm(what: str) -> None:
+async def _harm(what: str, path: str) -> None:
     match what:
         case "segfault":
             ctypes.string_at(0)
@@ -77,16 +85,18 @@ async def _harm(what: str) -> None:
         case "wait in a thread":
             await asyncio.to_thread(outlive.current().sleep, "1s")
         case "fork":
-            if os.fork() == 0:
-                await asyncio.sleep(0)
-                os._exit(9)
+            if copy := os.fork():
+                Path(f"{path}.copy").write_text(str(copy))  # noqa: ASYNC240
+            else:
+                await asyncio.sleep(600)
         case "leak":
             taken = []
             while True:
                 taken.append(bytearray(8_000_000))
                 await asyncio.sleep(0.01)
         case "leave tasks":
-            asyncio.create_task(_until("/nowhere"), name="left-behind")  # noqa: RUF006
+            asyncio.create_task(_left(path), name="left-behind")  # noqa: RUF006
+            await asyncio.sleep(0)
         case "leave a deaf task" | "leave a deaf task and wait":
             asyncio.create_task(_spin(), name="deaf")  # noqa: RUF006
             await asyncio.sleep(0)
@@ -100,7 +110,7 @@ async def mixed(what: str, path: str) -> int:
     """A neighbour, or an offender, of one task: they share a process."""
     if what and outlive.current().attempt == 1:
         await _until(path + ".crowd")
-    await (_harm(what) if what else _until(path))
+    await (_harm(what, path) if what else _until(path))
     return os.getpid()
 
 
@@ -170,11 +180,15 @@ async def part(n: int) -> int:
 
 
 @app.task(share=50)
-async def kept(file: str, go: str) -> int:
+async def kept(file: str, go: str) -> tuple[int, object]:
     paid = await charge(1, file)
-    outlive.current().checkpoint({"paid": paid})
+    job = outlive.current()
+    before = job.last_checkpoint
+    job.checkpoint({"paid": paid})
+    await asyncio.sleep(0)
+    Path(f"{file}.kept").touch()  # noqa: ASYNC240
     await _until(go)
-    return paid
+    return paid, before
 
 
 @outlive.step(relaxed=True)
@@ -232,7 +246,8 @@ async def impatient(block: bool) -> None:
     await asyncio.sleep(0.1)
     if block:
         time.sleep(3)  # noqa: ASYNC251
-    await asyncio.sleep(0.5)
+    for _ in range(8):  # What is still to come when the loop goes on counts too.
+        await asyncio.sleep(0.1)
 
 
 @app.task(share=5)

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 import outlive
-from outlive import App, State, config, store
+from outlive import App, State, config
 from outlive.errors import ConfigError
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.driving.scraping import ANY_PORT, place_of, scrape
+from tests.driving.workers import all_gone
 from tests.processes.sharing import (
     app,
     busy,
@@ -197,6 +198,7 @@ def test_a_copy_that_a_job_forks_goes_on_with_no_other_job(start, queue, go):
     Path(f"{go}.crowd").touch()
     start(slots=1, target=TARGET)
     pid = offender.result(timeout=30)
+    all_gone([int(Path(f"{go}.copy").read_text())])
     go.touch()
     assert {job.result(timeout=30) for job in neighbours} == {pid}
     assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in (*neighbours, offender))
@@ -208,6 +210,7 @@ def test_tasks_that_a_job_leaves_behind_are_cancelled_and_named(start, queue, go
     start(slots=1, target=TARGET)
     job.result(timeout=30)
     assert "left 1 tasks behind, which are cancelled: left-behind" in str(attempts(queue, job)[-1].output)
+    assert Path(f"{go}.cancelled").exists()
 
 
 def test_a_process_in_which_a_left_task_goes_on_is_replaced(start, queue, go):
@@ -229,6 +232,7 @@ def test_a_job_is_cancelled_without_its_neighbours(start, queue, go):
     assert finished(job) is State.CANCELLED
     go.touch()
     assert len({one.result(timeout=30) for one in neighbours}) == 1
+    assert all(outcomes(queue, one) == [Outcome.SUCCEEDED] for one in neighbours)
 
 
 def test_a_job_that_ignores_its_timeout_costs_its_process_and_no_neighbour_anything(start, queue, go):
@@ -276,10 +280,10 @@ def test_a_job_that_begins_again_keeps_its_steps_and_its_checkpoint(start, queue
     job = kept.enqueue(str(notes), str(go))
     start(slots=2, target=TARGET)
     pid = int(eventually(lambda: notes.exists() and notes.read_text(), within_s=30).split()[1])
-    eventually(lambda: queue.run(store.steps_of(job.id)), within_s=10)
+    eventually(Path(f"{notes}.kept").exists, within_s=10)
     os.kill(pid, signal.SIGKILL)
     go.touch()
-    assert job.result(timeout=30) == 100
+    assert job.result(timeout=30) == (100, {"paid": 100})
     assert notes.read_text() == f"charge {pid}\n"
 
 
@@ -297,6 +301,9 @@ def test_a_job_whose_process_dies_while_its_wait_is_written_begins_again_after_t
         eventually(lambda: queue.execute(blocked).fetchall(), within_s=10)
         os.kill(pid, signal.SIGKILL)
         assert worker.says("was killed by SIGKILL with 1 job in it")
+        dozing.enqueue(str(tmp_path / "probe"), str(go))
+        eventually(partial(_has_lines, tmp_path / "probe", 1), within_s=30, what="another job begins after it")
+        assert not _has_lines(notes, 2), "it does not begin while its wait may be written"
     job.result(timeout=30)
     # Before its wait and after it; and once more if the statement gave up on the lock before it had written the wait.
     assert len(notes.read_text().splitlines()) in (2, 3)
@@ -325,8 +332,9 @@ def test_a_job_that_waits_goes_on_in_one_place_only(start, queue, go, tmp_path, 
 
 def test_a_job_that_shares_calls_its_worker_many_times_at_once(start, go):
     job = many_calls.enqueue(100)
-    start(slots=2, target=TARGET)
+    worker = start(slots=2, target=TARGET)
     assert job.result(timeout=30) == 100
+    assert "calls under way and reads no answer" not in worker.log()
 
 
 def test_time_in_which_a_neighbour_blocks_the_loop_counts_for_that_job_alone(start, queue, go):
@@ -341,8 +349,9 @@ def test_time_in_which_a_neighbour_blocks_the_loop_counts_for_that_job_alone(sta
 def test_a_lifespan_may_take_longer_than_a_job_may_block(start, go, monkeypatch):
     monkeypatch.setenv("LIFESPAN_S", "3")
     job = guest.enqueue()
-    start(slots=1, target=TARGET, block_s="1")
+    worker = start(slots=1, target=TARGET, block_s="1")
     assert job.result(timeout=30)
+    assert "stood still" not in worker.log()
 
 
 def test_a_job_that_shares_enqueues_others_with_and_without_await(start, go):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import select
-import socket
 import threading
 from asyncio import Future
 from collections import Counter
@@ -32,6 +31,7 @@ class SharedChannel(Channel):
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
         vars(self).update(vars(channel))  # It goes on where the channel is.
+        self._socket.setblocking(False)  # As uvloop does in any case.
         self._loop, self._thread = loop, threading.get_ident()
         self._asked: dict[int, Future[Reply]] = {}
         self._unsent = bytearray()
@@ -59,7 +59,7 @@ class SharedChannel(Channel):
         with self._lock:
             try:
                 while self._unsent:
-                    del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
+                    del self._unsent[: self._socket.send(self._unsent)]
             except BlockingIOError:
                 pass
             except (BrokenPipeError, ConnectionResetError):
@@ -86,6 +86,7 @@ class SharedChannel(Channel):
         number = self._ask(verb, body)
         self.flush_all()
         while number not in self._replies:
+            select.select([self._socket], [], [])
             self._read()
         self._loop.call_soon(self.on_frames, context=Context())  # It is not the job that begins or halts others.
         return body_of(self._replies.pop(number))
@@ -134,7 +135,8 @@ class SharedChannel(Channel):
         """The pulse is in that place."""
 
     def read(self) -> None:
-        self._read()
+        with suppress(BlockingIOError):  # A job that called without `await` has read it.
+            self._read()
         self.on_frames()
 
     def _handle(self, frame: protocol.ToChild) -> None:
