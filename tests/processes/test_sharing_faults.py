@@ -52,6 +52,18 @@ def test_large_results_that_the_worker_does_not_read_yet_stop_no_neighbour(start
     assert not _has_lines(notes, 61), "none ran twice"
 
 
+def test_a_job_that_needs_a_process_of_its_own_waits_a_second_while_no_slot_is_free(start, queue, go):
+    neighbours, job = [mixed.enqueue("", str(go)) for _ in range(5)], mixed.enqueue("exit", str(go))
+    start(slots=1, target=TARGET)
+    eventually(lambda: all(one.status() is State.RUNNING for one in (*neighbours, job)), within_s=30)
+    Path(f"{go}.crowd").touch()
+    later = "select count(*) from outlive.waiting where ready_at > now() + interval '0.5s'"
+    eventually(lambda: queue.value(later) == 1, within_s=10)
+    go.touch()
+    assert finished(job, within_s=60) is State.QUARANTINED
+    assert all(outcomes(queue, one) == [Outcome.SUCCEEDED] for one in neighbours)
+
+
 def test_a_relaxed_step_that_is_not_written_when_the_process_dies_is_not_taken_again(start, go, database_url, tmp_path):
     notes, other = tmp_path / "notes", tmp_path / "other"
     job = hasty.enqueue(str(notes), str(go))

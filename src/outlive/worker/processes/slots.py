@@ -219,14 +219,15 @@ class Slots:
     def drop_unplaced(self, now: float, leases: Leases) -> None:
         """Release jobs that waited too long for a child, soon if the job of every slot takes long.
 
-        Those that may share with few others or none come back one after the other: this worker would claim all again.
+        Those that may share with few others or none come back a second later, one after the other: this worker would
+        claim all of them again at once.
         """
         if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
             for one in self.unplaced:
                 one.waits_until = min(one.waits_until, now + MOVE_S)
         late = self.withdraw(lambda one: now > one.waits_until or leases.expired(one.job.token, now))
         for number, one in enumerate(late):
-            pause_s = min(MAX_PAUSE_S, number / (self.size * one.crowd)) if one.crowd < one.facts.share else None
+            pause_s = min(MAX_PAUSE_S, 1.0 + number / (self.size * one.crowd)) if one.crowd < one.facts.share else None
             self.release(one.job, after_s=pause_s)
 
     def withdraw(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
