@@ -463,8 +463,10 @@ def test_a_worker_that_gets_no_connection_waits_for_one(start, database_url, adm
 def test_short_timeouts_of_the_database_stop_no_work(start, queue, admin):
     jobs = [*faults.app.enqueue_many(faults.warm.job(n) for n in range(300)), *some_of_each()]
     name = sql.Identifier(str(conninfo_to_dict(admin.info.dsn)["dbname"]))
-    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         admin.execute(sql.SQL("alter database {} set {} = '50ms'").format(name, sql.Identifier(setting)))
+    # A session is idle before it can say that it needs no such limit, for longer than 50 ms on a busy machine.
+    admin.execute(sql.SQL("alter database {} set idle_session_timeout = '500ms'").format(name))
     faults.app.connections.close()  # Its sessions are older than the settings.
     start()
     eventually(lambda: len(ends(queue, jobs)) >= len(jobs), within_s=30, what="all end")

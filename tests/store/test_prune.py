@@ -22,7 +22,7 @@ def jobs(queue: Queue) -> set[UUID]:
 def test_a_finished_job_is_kept_for_its_time_and_then_forgotten(queue, ended):
     queue.set_now()
     queue.make_finished(FINISHED[ended], dedupe_key="key")
-    queue.execute("insert into outlive.progress select id, 1, 3, 10, 'page 3', null, outlive.now() from outlive.jobs")
+    queue.execute("insert into outlive.progress select id, 1, 3, 10, 'page 3', outlive.now() from outlive.jobs")
     queue.set_now(later_s=7 * DAY_S)
     assert queue.run(store.prune_finished(ended, keep_s=7 * DAY_S))[:2] == (0, False)
     queue.set_now(later_s=7 * DAY_S + 1)
