@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 
 import outlive
+from tests.waiting import eventually
 
 app = outlive.App()
 
@@ -73,6 +74,14 @@ def wary(file: str) -> list[int]:
     except BaseException:
         note(file, "raised")
         raise
+
+
+@app.task
+def patient(file: str, go: str) -> list[int]:
+    """Waits for the file `go` before it waits for a signal."""
+    note(file, "begun")
+    eventually(Path(go).exists, within_s=60)
+    return outlive.current().receive("packed", Packed).parcels
 
 
 @app.task(timeout="1s")

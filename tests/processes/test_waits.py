@@ -13,7 +13,7 @@ from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from tests.driving.jobs import outcomes
 from tests.driving.workers import all_gone
-from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, hurried, receiver, sleeper, wary
+from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, hurried, patient, receiver, sleeper, wary
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
@@ -96,6 +96,25 @@ def test_a_parked_process_that_dies_costs_its_job_nothing(start, notes, queue):
     job.send("packed", Packed([8]))
     assert job.result(timeout=30) == [8]
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("fault", ["the zygote dies", "reload"])
+def test_a_job_that_waits_after_its_zygote_was_replaced_gives_up_its_process(start, notes, tmp_path, fault):
+    """The process is not kept for half a minute, and does not go on with the old code."""
+    job = patient.enqueue(str(notes), str(tmp_path / "go"))
+    worker = start(target=TARGET)
+    [pid] = map(int, eventually(lambda: pids(notes), within_s=30))
+    if fault == "reload":
+        worker.send(signal.SIGHUP)
+        worker.says("reloaded")
+    else:
+        os.kill(worker.zygote(), signal.SIGKILL)
+        worker.says("the zygote died")
+    (tmp_path / "go").touch()
+    eventually(lambda: suspended(job), within_s=30)
+    all_gone([pid], within_s=15)
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
 
 
 @pytest.mark.parametrize("fault", ["the zygote dies", "reload", "stop"])

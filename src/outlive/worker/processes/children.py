@@ -106,6 +106,8 @@ class Child:
     """How much of its stack file belongs to earlier jobs."""
     cpu_s: float = 0.0
     """The CPU time of its earlier jobs."""
+    may_park: bool = True
+    """False once it was retired: if its job waits then, its process ends."""
     parked: Assignment | None = None
     """The job that waits in its process: another worker may claim it at any time."""
     parked_at: float = 0.0
@@ -330,7 +332,7 @@ class Child:
 
         A parked process is killed: its job goes on elsewhere, and the code that waits in it must not see an error.
         """
-        self.retiring = True
+        self.retiring, self.may_park = True, False
         if self.parked:
             self.parked = None
             self.signal(signal.SIGKILL)

@@ -33,7 +33,7 @@ class Parking:
             self._slots.report.suspended(one)
             child.park(call)
             self._may_have_parked = True
-            if not keep or one.verdict:
+            if not keep or one.verdict or not child.may_park:
                 self.end(child)
         self._slots.child_ready()
 
