@@ -61,6 +61,16 @@ def warm_until(path: str) -> None:
             time.sleep(0.01)
 
 
+@app.task(recycle_after=10000)
+def say_warmly(path: str) -> str | None:
+    """The same, and print the file's name before, unless it is `silent`. If it is `large`, so is the result."""
+    word = Path(path).name
+    if word != "silent":
+        print(word, flush=True)
+    warm_until.function(path)
+    return "x" * 300_000 if word == "large" else None
+
+
 @app.task
 def fresh_until(path: str) -> None:
     warm_until(path)

@@ -45,8 +45,8 @@ MAX_PROGRESS_CHARS = 2000
 MAX_ERROR_CHARS = 8_001
 MAX_STACK_CHARS = 64_001
 """Both include the character that marks the place where a text was cut."""
-MARK = b"\0\x1eoutlive\x1e\0"
-"""A child writes this into its output after a job, if some of that is still unread."""
+MARK = b"\0\x1eoutlive %d\x1e\0"
+"""A child writes this with a job's token into its output after the job, if some of that is still unread."""
 
 
 class Frame(msgspec.Struct, array_like=True):

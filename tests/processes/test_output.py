@@ -209,7 +209,8 @@ def test_lines_are_in_the_order_of_their_times_and_short(start):
     times = [line.split(" ", 1)[0] for line in lines]
     assert times == sorted(times)
     about_jobs = [line for line in lines if " completed successfully" in line or "outlive.job:" in line]
-    assert len(about_jobs) == 3 * 200
+    of_each = [[line for line in about_jobs if short_id(job.id) in line] for job in jobs]
+    assert len(about_jobs) == 3 * 200, [lines for lines in of_each if len(lines) != 3]
     assert max(len(line.replace(talking.talk_warmly.name, "shop.fetch")) for line in about_jobs) <= 120
 
 

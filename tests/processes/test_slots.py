@@ -6,98 +6,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
-from itertools import count
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 from outlive import linux
-from outlive.config import Config
-from outlive.model import Claimed, Ended
-from outlive.protocol import Call, Progress, Ready, read_tickets
+from outlive.protocol import read_tickets
 from outlive.states import Outcome
-from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
-from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.assignments import assignment
-from outlive.worker.processes.children import Child
 from outlive.worker.processes.placement import spread
-from outlive.worker.processes.slots import Slots
-from outlive.worker.processes.zygotes import Zygotes
+from tests.driving.slots import WARM, Heard, claimed, one_slot, some_slots
 from tests.driving.workers import alive
 from tests.waiting import aeventually, eventually
 
-WARM = "tests.faults.warm_until"
 FRESH = "tests.faults.fresh_until"
 EAT = "input(); kept = [b'x' * (1 << 20) for _ in range(100)]"
-
-
-class Heard:
-    """Keeps the ends that the slots report."""
-
-    def __init__(self) -> None:
-        self.ends: dict[int, Ended] = {}
-
-    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
-        self.ends[job.token] = end
-
-    def outcomes(self) -> dict[int, Outcome]:
-        return {token: end.outcome for token, end in self.ends.items()}
-
-    def called(self, child: Child, call: Call) -> None: ...
-    def secret_of(self, token: int) -> str:
-        return ""
-
-    def progressed(self, progress: Progress) -> None: ...
-    def traced(self, spans: bytes) -> None: ...
-    def pending_bytes(self) -> int:
-        return 0
-
-    def starting(self, job: Claimed) -> None: ...
-    def slot_freed(self) -> None: ...
-    def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(self, served: Collection[str], ready: Ready) -> None: ...
-
-
-@asynccontextmanager
-async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Watch, Heard]]:
-    """Slots whose children are ready. `facts` change the warm task."""
-    heard, config = Heard(), Config()
-    zygotes = Zygotes("tests.faults:app", uuid4())
-    slots = Slots(config, number, zygotes, cast("AttemptEvents", heard))
-    zygotes.start()
-    try:
-        zygotes.open(await zygotes.current.ready(), slots)
-        await aeventually(lambda: len(slots.zygotes.ready) == number)
-        slots.tasks[WARM] = msgspec.structs.replace(slots.tasks[WARM], **facts)
-        slots.pace.note(WARM, 0.001, 0.001)  # Jobs of this task are given ahead.
-        yield slots, Watch(slots, Leases(lease_s=300, renew_s=20)), heard
-    finally:
-        slots.end()
-        zygotes.end()
-        await zygotes.gone()
-
-
-def one_slot() -> AbstractAsyncContextManager[tuple[Slots, Watch, Heard]]:
-    return some_slots(1)
-
-
-def claimed(*paths: str, task: str = WARM) -> list[Claimed]:
-    """Jobs that go on until their path is there."""
-    now, tokens = datetime.now(UTC), count(1)
-    return [
-        Claimed(next(tokens), uuid4(), 1, "default", "", task, 5, now, 0, 0, 0, msgspec.json.encode([path]), None)
-        for path in paths
-    ]
 
 
 @pytest.mark.parametrize("verdict", [Outcome.CANCELLED, Outcome.TIMED_OUT])

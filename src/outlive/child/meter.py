@@ -28,7 +28,7 @@ class Meter:
         """Add to a job's end what only this process can measure."""
         done.took_s = monotonic() - self._began
         guarded(_flush_output)
-        done.marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
+        done.marked = _mark_output(done.token)  # After the flush: the mark must follow all that this job has printed.
         before, after = self._usage, getrusage(RUSAGE_SELF)
         done.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
@@ -47,7 +47,7 @@ def _flush_output() -> None:
         sys.stderr.flush()
 
 
-def _mark_output() -> bool:
+def _mark_output(token: int) -> bool:
     """If some output of this job is still unread, write a mark after it.
 
     Otherwise no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
@@ -55,7 +55,7 @@ def _mark_output() -> bool:
     try:
         unread = linux.unread_bytes(STDOUT)
         if unread:
-            os.write(STDOUT, MARK)
+            os.write(STDOUT, MARK % token)
     except OSError:  # The job has closed its output, or put something else in its place.
         return False
     return unread > 0

@@ -28,7 +28,7 @@ def answered(
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
-        child.read_output(one.job)
+        child.read_rest(one.job)
     if verdict is None and done.outcome is Outcome.SUCCEEDED:
         return _success(child, one, done, took_s), False
     outcome, error, after_s, source_ok = done.outcome, done.error, done.after_s, done.source_ok

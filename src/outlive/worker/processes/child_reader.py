@@ -37,6 +37,8 @@ PAUSE_ANSWERS = 64
 """How many jobs such a child has at least, and how many of the last frames of its task were answers. A child that calls
 its worker must not wait for the reply. An end must not be read late if memory is limited: it would be charged for the
 next job."""
+MOST_PIECES = 4
+"""How much is read of one child before it is the turn of others."""
 MAX_CALLS = 8
 """How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
 interrupts it."""
@@ -51,6 +53,10 @@ class ChildReader:
         """Children that have begun a large frame. Only that of the first one is read."""
         self._answers: Counter[str | None] = Counter()
         """How many of the last frames of each task were answers of jobs, without another one in between."""
+
+    def listen(self, child: Child) -> None:
+        self._listen(child)
+        self._listen_to_output(child)
 
     def read(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
@@ -116,22 +122,35 @@ class ChildReader:
         if not (child.exited or child.distrusted):
             asyncio.get_running_loop().add_reader(child.socket, self.read, child)
 
+    def _listen_to_output(self, child: Child) -> None:
+        asyncio.get_running_loop().add_reader(child.pipe, self.read_output, child)
+
     def _stop_reading(self, child: Child) -> None:
         asyncio.get_running_loop().remove_reader(child.socket)
 
     def read_sent(self, child: Child) -> None:
-        """Read what it has sent so far. If it is dead, a process that it left behind may go on writing."""
+        """Read the frames that it has sent so far. If it is dead, a process that it left behind may go on writing."""
         left_bytes = linux.unread_bytes(child.socket.fileno())
         while left_bytes > 0 and self.read(child):
             left_bytes -= READ_BYTES
-        child.read_output()
 
-    def read_output(self, child: Child) -> None:
-        """Read its frames first, then its output."""
+    def read_answers(self, child: Child) -> None:
+        """Read the frames that it has sent so far, unless it waits for its turn."""
         if child.socket.fileno() >= 0 and child not in self._turns:
             self.read(child)
-        if not child.read_output():
-            asyncio.get_running_loop().remove_reader(child.pipe)
+
+    def read_output(self, child: Child) -> None:
+        """Read what it has printed, when it is known which job has done so.
+
+        A job begins after the end of the one before it was sent, and that one has marked its output if some was unread.
+        So if the pipe is not empty, and then there is no frame, the pipe begins with output of the current job.
+        """
+        for _ in range(MOST_PIECES):
+            if child in self._turns or not linux.unread_bytes(child.pipe.fileno()):
+                return
+            if not self.read(child):
+                child.read_output(child.current.job if child.given else None)
+                return
 
     def distrust(self, child: Child, reason: str) -> None:
         """Kill a child that breaks the protocol, and ignore what else it sends."""
@@ -202,6 +221,7 @@ class ChildReader:
         if child not in self._turns:
             self._turns.append(child)
             self._stop_reading(child)
+            asyncio.get_running_loop().remove_reader(child.pipe)  # The frame may be the end of a job.
             self.resume()
         elif child.frames.unfinished_bytes <= LARGE_BYTES:
             self.forget(child)
@@ -217,4 +237,6 @@ class ChildReader:
         """The child has no large frame any more, or is gone: read the next one."""
         if child in self._turns:
             self._turns.remove(child)
+            if not child.exited:
+                self._listen_to_output(child)
             self.resume()

@@ -273,16 +273,20 @@ class Child:
             loop = asyncio.get_running_loop()
             loop.add_writer(self.socket, self.flush) if self.unsent else loop.remove_writer(self.socket)
 
-    def read_output(self, job: Claimed | None = None) -> bool:
-        """Read what it has printed in this job, or in its current one. A flood waits in the pipe. False at the end."""
-        for _ in range(4):
-            if not (data := self.pipe.read(65536)):
-                return data is None  # There is no more for now.
+    def read_output(self, job: Claimed | None) -> None:
+        """Read once what it has printed since this job began. A flood waits in the pipe."""
+        if data := self.pipe.read(65536):
             if self.shared:
                 self.shared.output.add(data, self.pid, self.task)
             else:
-                self.output.add(data, job or (self.current.job if self.given else None))
-        return True
+                self.output.add(data, job)
+
+    def read_rest(self, job: Claimed | None) -> None:
+        """Read what a job that has ended has left in the pipe. What comes after its mark may be of any later job."""
+        for _ in range(4):
+            if self.output.add(b"", job):
+                return
+            self.read_output(job)
 
     def output_of(self, one: Assignment, *, marked: bool = False) -> str | None:
         """What a job has printed that has just ended."""

@@ -1,8 +1,8 @@
 """The output of one child: its tail is kept for the attempt, and each line is logged.
 
 It is a stream, which the mark of a job that has ended divides. What comes after the mark waits until the supervisor has
-read that end too. A job that floods fills neither memory nor log: a limited number of lines is logged per second, and
-the others are counted.
+read that end too. The mark of any other job is text. A job that floods fills neither memory nor log: a limited number
+of lines is logged per second, and the others are counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("outlive.worker")
 class JobOutput:
     def __init__(self) -> None:
         self._early = bytearray()
-        """What was printed after the mark, or while there was no job: it counts for the next one."""
+        """What waits: the current job's mark with what came after it, or what was printed while there was no job."""
         self._left_out = 0
         self._begin()
 
@@ -45,28 +45,27 @@ class JobOutput:
         self._since, self._lines_left, self._bytes_left = -math.inf, 0, 0
         """When the present second of the log began, and what may be logged in it."""
 
-    def add(self, data: bytes, job: Claimed | None) -> None:
-        """Add what a child has printed while it ran this job, or no job."""
+    def add(self, data: bytes, job: Claimed | None) -> bool:
+        """Add what a child has printed since this job began, or while it had none. Returns whether the mark came."""
         if job is None or self._marked:
             self._early += data
             if len(self._early) > 2 * TAIL_BYTES:
                 del self._early[:-TAIL_BYTES]
-            return
-        if self._early:
-            data = bytes(self._early) + data
-            self._early.clear()
-        data = self._partial + data
-        if (at := data.find(MARK)) >= 0:
+            return self._marked
+        data = self._partial + bytes(self._early) + data
+        self._early.clear()
+        if (at := data.find(MARK % job.token)) >= 0:
             self._marked = True
-            self._early += data[at + len(MARK) :]
+            self._early += data[at:]
             data = data[:at]
         self._split(data, job)
+        return self._marked
 
     def _split(self, data: bytes, job: Claimed) -> None:
         """Keep and log the whole lines. A line that does not end is logged in pieces."""
         at = data.rfind(b"\n") + 1
         if len(data) - at > MAX_LINE_BYTES:
-            at = len(data) - len(MARK)  # It may have come in part.
+            at = len(data) - len(MARK % job.token)  # It may have come in part.
         whole, self._partial = data[:at], data[at:]
         if not whole:
             return
@@ -78,13 +77,14 @@ class JobOutput:
 
     def end(self, job: Claimed, *, marked: bool = False) -> str | None:
         """The output of the job that has just ended: up to the mark, if the child wrote one."""
-        if not (self._tail or self._partial or self._early or self._marked):
+        if not (self._tail or self._partial or self._early):
             return None
-        if self._early and not self._marked:
-            self.add(b"", job)  # Its mark came together with that of the job before it.
-        if self._early and not (marked and self._marked):
-            early, self._early = bytes(self._early), bytearray()
-            self._split(self._partial + early, job)
+        if self.add(b"", job):  # The last one counts: the job itself may have written others before.
+            own, mark, after = self._early.rpartition(MARK % job.token)
+            if not (marked and mark):
+                own, after = self._early, bytearray()
+            self._split(self._partial + bytes(own), job)
+            self._early = after
         if self._partial:
             self._tail += self._partial
             self.lines += 1

@@ -242,7 +242,7 @@ class Slots:
 
     def relieve(self, child: Child) -> None:
         """Its job takes long: the jobs behind it begin elsewhere."""
-        self.reader.read_output(child)  # Its answer may not be read yet.
+        self.reader.read_answers(child)  # Its answer may not be read yet.
         if len(child.given) > 1 and child.runs_over(time.monotonic()):
             self.isolate(child)
 
@@ -280,7 +280,7 @@ class Slots:
         """Cancel jobs before they begin. The watch stops running ones."""
         back = self.withdraw(lambda one: one.job.token in tokens)
         for child in self.busy:
-            self.reader.read_output(child)  # The answer of the job before it may not be read yet.
+            self.reader.read_answers(child)  # The answer of the job before it may not be read yet.
             asked = [one for token, one in child.given.items() if token in tokens]
             if asked and (child.shared or asked[-1] is not child.current or not child.has_begun()):
                 back += child.recall()

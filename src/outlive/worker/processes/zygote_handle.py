@@ -216,15 +216,15 @@ class Parent:
         """Ask it for a child. If there are too few descriptors, those that were made are closed with their objects."""
         ours, theirs = socket.socketpair()
         read, write = linux.pipe()
+        output = _both_ends(write)
         stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
         stack.truncate(protocol.STEPS_UNDER_WAY_BYTES)
         stack.seek(0, os.SEEK_END)
         queue, queued = _make_tickets()
-        with theirs, write, queued:
+        with theirs, read, write, queued:
             self.control.ask(theirs, write, stack, queued)
         ours.setblocking(False)
-        os.set_blocking(read.fileno(), False)
-        child = Child(self, ours, read, stack, queue)
+        child = Child(self, ours, output, stack, queue)
         self.children.append(child)
         return child
 
@@ -254,4 +254,9 @@ def _make_tickets() -> tuple[io.FileIO, io.FileIO]:
     """
     read, write = linux.pipe(os.O_NONBLOCK)
     with write:
-        return io.FileIO(os.open(f"/proc/self/fd/{write.fileno()}", os.O_RDWR | os.O_NONBLOCK), "r+"), read
+        return _both_ends(write), read
+
+
+def _both_ends(end: io.FileIO) -> io.FileIO:
+    """Both ends of a pipe, to read from it without waiting: as long as this is open, it does not end."""
+    return io.FileIO(os.open(f"/proc/self/fd/{end.fileno()}", os.O_RDWR | os.O_NONBLOCK), "r+")

@@ -218,9 +218,7 @@ class Zygotes:
             parent.control.listen(partial(self._handle, parent.zygote, parent))
         child = parent.ask_for_child()
         self.children.append(child)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(child.socket, self._slots.reader.read, child)
-        loop.add_reader(child.pipe, self._slots.reader.read_output, child)
+        self._slots.reader.listen(child)
 
     def _refuse(self, reason: str) -> None:
         self._refused = (time.monotonic(), reason)
@@ -312,6 +310,7 @@ class Zygotes:
         if with_parent:
             parent.note_death()
         self._slots.reader.read_sent(child)
+        child.read_rest(child.current.job if child.given else None)
         child.exited = True
         self._slots.child_died(child, exit, with_parent=with_parent)
         self._remove(child)
