@@ -99,7 +99,7 @@ class Run:
 
     def states(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for row in self.connection.run(store.stats()):
+        for row in self.connection.run(store.count_jobs()):
             counts[row["state"]] = counts.get(row["state"], 0) + row["jobs"]
         return counts
 

@@ -65,7 +65,7 @@ def test_jobs_that_queue_are_listed_and_counted_as_pending(queue):
     }
     assert listed == {"pending": set(jobs[1:]), "retryable": {jobs[0]}}
     counted: Counter[str] = Counter()
-    for one in queue.run(store.stats()):
+    for one in queue.run(store.count_jobs()):
         counted[one["state"]] += one["jobs"]
     assert counted == {"pending": 2, "retryable": 1}
     assert queue.row("select waiting from outlive.queue_states") == {"waiting": 3}

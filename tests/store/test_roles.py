@@ -285,7 +285,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.list_lanes(limit=10),
             store.list_tasks(),
             store.task("work"),
-            store.stats(),
+            store.count_jobs(),
             store.rates(),
             store.latencies(),
         )

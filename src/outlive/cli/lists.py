@@ -103,7 +103,7 @@ def _hint(context: CommandContext, task: str | None) -> str:
         return ""
     from difflib import get_close_matches  # Not at the top: it is slow to import, and rarely needed.
 
-    known = sorted({row["task"] for row in context.run(store.stats())})
+    known = sorted({row["task"] for row in context.run(store.count_jobs())})
     near = [name for name in known if name.endswith(f".{task}")] or get_close_matches(task, known, n=1)
     return f"; did you mean --task {plain(near[0])}?" if near and task not in known else ""
 

@@ -164,7 +164,7 @@ def _warn_of_withdrawn(context: CommandContext, name: str) -> None:
 def _warn_of_unknown(context: CommandContext, task: str) -> None:
     """A task that no worker has had and no job names is most likely a wrong name."""
     known = {name for row in context.run(store.list_workers()) for name in row["tasks"] or ()}
-    known |= {row["task"] for row in context.run(store.stats())}
+    known |= {row["task"] for row in context.run(store.count_jobs())}
     if task not in known:
         near = get_close_matches(task, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "its jobs will wait until a worker has it"

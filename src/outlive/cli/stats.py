@@ -60,7 +60,7 @@ def stats(
         ended_per_s = context.run(store.rates())
         if not json:
             screen.draw_soon()  # The server counts meanwhile.
-        rows = context.run(store.stats())
+        rows = context.run(store.count_jobs())
         return Counts(rows, ended_per_s)
 
     if lanes:
@@ -170,7 +170,7 @@ class Pulse:
 
     def look(self) -> Seen:
         run = self._run
-        counts = Counts(run(store.stats()), run(store.rates()))
+        counts = Counts(run(store.count_jobs()), run(store.rates()))
         self._rates.append(sum(counts.ended_per_s.values()))
         [times] = run(store.latencies())
         workers = [row for row in run(store.list_workers(limit=LISTED)) if row["state"] != "stopped"]

@@ -136,7 +136,7 @@ class Course:
 class History:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.counts = Recent(database, store.stats())
+        self.counts = Recent(database, store.count_jobs())
         self.queues = Recent(database, store.list_queues())
         self.queue_rates = Recent(database, store.queues_with_rates())
         self.tasks = Recent(database, store.list_tasks(limit=MOST_TASKS))

@@ -1476,7 +1476,7 @@ end $$;
 --
 -- The fence: the right to end an attempt is its row in `running`. The caller deletes that row by token and worker;
 -- a caller that deletes nothing has lost the attempt and writes nothing. The lease is not asked for here: expire
--- (losses.sql) deletes the rows of those that have run out.
+-- (statements/attempts.sql) ends those that have run out.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.end_attempts(

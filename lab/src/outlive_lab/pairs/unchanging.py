@@ -10,7 +10,7 @@ UNCHANGING = frozenset(
         *("job_progress", "outcomes", "job", "linked_jobs", "list_attempts", "list_jobs", "unserved_tasks"),
         *("unserved_lanes", "list_stuck", "count_unmet", "count_stuck", "list_killers", "group_killers"),
         *("list_running", "list_workers", "list_queues", "queues_with_rates", "list_sources", "list_records"),
-        *("stats", "list_tasks", "task", "list_lanes", "rates", "metrics", "latencies", "health", "lock_holders"),
+        *("count_jobs", "list_tasks", "task", "list_lanes", "rates", "metrics", "latencies", "health", "lock_holders"),
         *("job_health", "clock", "schema_version", "awaited_ends", "orphaned_schedules", "due_schedules"),
         *("list_schedules", "source_limits", "kept_steps", "steps_of", "list_steps", "step", "verify_jobs"),
         *("verify_keys", "verify_batches", "tick", "rival_tasks", "absent", "slowest", "place", "inputs_of", "watch"),

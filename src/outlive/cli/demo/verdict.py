@@ -58,7 +58,7 @@ class Snapshot:
 
 def look(connection: db.Connection) -> Snapshot:
     counts: dict[str, Counter[str]] = {}
-    for row in db.run(connection, store.stats()):
+    for row in db.run(connection, store.count_jobs()):
         counts.setdefault(row["task"].rpartition(".")[2], Counter())[row["state"]] += row["jobs"]
     workers = db.run(connection, store.list_workers())
     return Snapshot(

@@ -209,7 +209,7 @@ where (:scope::text is null or r.scope = :scope::text) and (:source::text is nul
   and (r.scope, r.source, r.dedupe_key) > ((:after::text[])[1], (:after::text[])[2], (:after::text[])[3])
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
 
--- name: stats
+-- name: count_jobs
 -- How many jobs there are of each state, queue, source and task. More than 10,000 of these are estimated.
 select state, queue, source, task, jobs, estimated from outlive.count_jobs() order by 1, 2, 3, 4;
 

@@ -132,8 +132,8 @@ returning worker;
 -- name: absent
 -- Workers that should hold their lock and don't: their sessions are gone; or they have taken no lock since the
 -- server started or crashed, though they had before. One check proves nothing. The reaper checks again in the
--- same session, half a second later; those that have taken no lock have much longer (`missed`). A read-only check
--- finds none missing: no worker of a standby shows its life.
+-- same session, half a second later; those that have taken no lock have much longer (`note_missed`). A read-only
+-- check finds none missing: no worker of a standby shows its life.
 select m.worker, 'lock missing', m.key from outlive.missing_locks m
 where current_setting('transaction_read_only') = 'off'
 union all

@@ -10,7 +10,7 @@ from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.choice import Choice
-from outlive.worker.claiming.claims import ClaimLoop
+from outlive.worker.claiming.claim_loop import ClaimLoop
 from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.handover import Handover
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep

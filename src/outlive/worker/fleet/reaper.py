@@ -134,9 +134,9 @@ class Reaper:
 
     async def _reap(self, *, lately_s: float | None = None) -> None:
         """End the attempts of dead workers, also of those that another reaper declared dead."""
-        await self._end_attempts(functools.partial(store.reap, lately_s=lately_s), "its worker died")
+        await self._end_lost(functools.partial(store.reap, lately_s=lately_s), "its worker died")
 
-    async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
+    async def _end_lost(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
         after = 0
         while lost := await self.session.run(statement(after=after)):  # A batch at a time.
             after = max(job.token for job in lost)
@@ -200,7 +200,7 @@ class Reaper:
         time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
         if await self.clocks.trusted() and self._connected_s() > time_to_renew_s:
             expire = functools.partial(store.expire, by=self.clocks.database_time(), young_s=time_to_renew_s)
-            await self._end_attempts(expire, "its lease expired")
+            await self._end_lost(expire, "its lease expired")
 
     def _connected_s(self) -> float:
         """For how long the database was not away, as far as this reaper knows."""
