@@ -91,6 +91,12 @@ def test_a_job_whose_neighbour_harms_their_process_begins_again(story):
     assert story.broken() == set()
 
 
+def test_a_job_whose_process_the_kernel_chose_begins_again(story):
+    story.history.faults.clear()
+    story.fault(Kind.OOM, at_s=20.5, worker=STEADY, pid=7)
+    assert story.broken() == set()
+
+
 def test_a_failure_while_the_database_is_away_is_right(story):
     story.end_as("failed")
     story.history.outages.append((0.0, 1000.0))

@@ -62,13 +62,19 @@ def again(facts: Facts) -> Iterator[tuple[Start, Start]]:
 
 
 def _begun_again(facts: Facts) -> Broken:
-    """An attempt begins again only if its process was killed, by the game, by a neighbour or by itself."""
+    """An attempt begins again only if its process was killed, by the game, by a neighbour or by itself.
+
+    A stranger that eats the memory of a zygote's group names no process: the kernel may choose a child.
+    """
     faults = facts.history.faults
     harmful = [one for one in facts.found.starts if facts.harms(one.job)]
     for before, later in again(facts):
         killed = any(
             fault.at_s <= later.at_s + SLACK_S
-            and (fault.kind is Kind.STOP or (fault.kind in (Kind.SHARED, Kind.SPARE) and fault.pid == before.pid))
+            and (
+                fault.kind in (Kind.STOP, Kind.OOM)
+                or (fault.kind in (Kind.SHARED, Kind.SPARE) and fault.pid == before.pid)
+            )
             for fault in faults
             if fault.at_s >= before.at_s - SLACK_S
         )
