@@ -173,6 +173,16 @@ def test_one_task_that_takes_an_id_and_an_error_learns_of_failures():
         app.on_failed(told)
 
 
+def test_a_task_of_another_app_does_not_learn_of_failures():
+    app, other = outlive.App(), outlive.App()
+    told = app.task(name="told")(tell)
+    with pytest.raises(
+        outlive.ConfigError, match=r"told is not a task of this app: put @app\.on_failed above its @app"
+    ):
+        other.on_failed(told.using(queue="alerts"))
+    assert other.follower is None
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -156,7 +156,7 @@ class App:
         """
         if self.follower is not None:
             raise ConfigError("@app.on_failed is given twice: give it to one task, which may enqueue others")
-        self.follower = follower(task)
+        self.follower = follower(task, self)
         return task
 
     def schedule(self, cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:

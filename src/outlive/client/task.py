@@ -130,9 +130,14 @@ def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
     return task
 
 
-def follower(task: OnFailed) -> dict[str, Any]:
-    """The job of `on_failed`, as the database takes it. Its id and arguments come when the other one has failed."""
+def follower(task: OnFailed, app: App | None = None) -> dict[str, Any]:
+    """The job of `on_failed`, as the database takes it. Its id and arguments come when the other one has failed.
+
+    ConfigError if it is no task of `app`, if that is given: no worker of that app would run it.
+    """
     found: Task[..., Any, Any] = expect_task("on_failed takes", cast("Any", task))
+    if app is not None and found.app is not app:
+        raise ConfigError(f"{found.name} is not a task of this app: put @app.on_failed above its @app.task")
     if given := found._options.keys() & {"id", "dedupe_key", *_LINKS}:
         raise ConfigError(f"on_failed takes a task without {min(given)}: its job is made when the other one has failed")
     try:
