@@ -176,13 +176,21 @@ class AsyncResult:
     def failed(self) -> bool:
         return self.state == "FAILURE"
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None, **others: object) -> Any:
+        _expect_none(others)
         return self.job.result(timeout)
 
     def revoke(self, *, terminate: bool = False) -> None:
         if not terminate:
             raise ConfigError("outlive also stops a job that runs: write revoke(terminate=True)")
         self.job.cancel()
+
+
+def _expect_none(others: Mapping[str, object]) -> None:
+    """Refuse the options that only Celery's `get` has."""
+    if others:
+        caught = "; in place of propagate=False, catch outlive.JobFailed" if "propagate" in others else ""
+        raise ConfigError(f"get takes only a timeout: leave out {', '.join(others)}{caught}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,8 @@ class GroupResult:
     def __iter__(self) -> Iterator[AsyncResult]:
         return iter(self.results)
 
-    def get(self, timeout: float | None = None) -> list[Any]:
+    def get(self, timeout: float | None = None, **others: object) -> list[Any]:
+        _expect_none(others)
         return gather([one.job for one in self], timeout)
 
     join = get

@@ -32,6 +32,8 @@ WORDS: dict[str, dict[str, Word]] = {
         "rate_limit": Word("source", TASK, "a source has a rate_limit_per_minute for all workers together"),
         "acks_late": Word("on_worker_death", TASK, '"retry", the default, is like acks_late; "fail" is not'),
         "retry_on_worker_lost": Word("max_crashes", TASK, "a job whose process dies is always retried"),
+        "reject_on_worker_lost": Word("max_crashes", TASK, "a job whose process dies is always retried"),
+        "queue": Word("queue", USING),
         "countdown": Word("delay", USING),
         "eta": Word("run_at", USING, "it needs a time zone"),
         "task_id": Word("id", USING, "it is a uuid.UUID"),
@@ -67,6 +69,11 @@ LEFT_OUT = {
     "retry_jitter": "leave it out: each delay is shortened at random by up to half",
     "track_started": "leave it out: a job that runs is always shown as running",
     "serializer": "leave it out: arguments and results are JSON, as annotated",
+    "typing": "leave it out: enqueue always compares the arguments with the signature of the function",
+    "pydantic": "leave it out: a parameter that is annotated with a model gets one",
+    "throws": "leave it out, and raise outlive.Cancel for what is no error: it is not logged as one",
+    "store_errors_even_if_ignored": "leave it out: every attempt keeps its error",
+    **dict.fromkeys(("trail", "send_events"), "leave it out: the dashboard and `outlive show ID` always have it"),
     "base": "use @app.on_failed and @app.on_process_start in place of a class, and a decorator below @app.task",
 }
 """What Celery has an option for, and outlive needs none."""
@@ -100,7 +107,9 @@ ATTRIBUTES = {
         "defer": "write task.enqueue(…)",
     },
     "a job": {
-        "get": "write job.result(timeout=…)",
+        **dict.fromkeys(("get", "wait", "join"), "write job.result(timeout=…)"),
+        "task_id": "write job.id",
+        "traceback": "write `outlive show ID`, or catch outlive.JobFailed of job.result(): its attempt has the stack",
         "state": "write job.status()",
         "ready": "write job.status(), or job.result(timeout=…) to wait",
         "successful": "write job.status() == outlive.State.SUCCEEDED",
@@ -138,7 +147,8 @@ SHIM = {
         **dict.fromkeys(("delay", "apply_async", "s"), "write the name of the task in place of self"),
     },
     "a result": {
-        **dict.fromkeys(("result", "info"), f"{_GET}, or ask result.job, the handle of outlive"),
+        **dict.fromkeys(("result", "info", "wait"), f"{_GET}, or ask result.job, the handle of outlive"),
+        "task_id": "write result.id",
         "traceback": "write `outlive show ID`, or catch outlive.JobFailed of get(): its attempt has the stack",
         "forget": "leave it out: @shared_task(keep_finished=…) says how long results are kept",
         **dict.fromkeys(("children", "parent"), "write `outlive show ID`, which names the jobs before and after it"),
@@ -181,6 +191,7 @@ NOT_SHARED = {
 """Options of outlive or Celery that would not do in a shared task what they did before."""
 _NOT_SENT = {
     "link": "write one | other, or chain(one, other)",
+    "shadow": "leave it out: a job has the name of its task",
     **dict.fromkeys(
         ("retry", "retry_policy", "headers", "routing_key", "exchange", "compression", "connection", "producer"),
         "leave it out: it is for a broker",

@@ -83,9 +83,10 @@ def test_a_keyword_that_would_look_like_positional_arguments_is_refused():
         open_ended.job(**{"*": [1]})
 
 
-@pytest.mark.parametrize("name", ["countdown", "delay"])
-def test_an_option_among_the_arguments_is_refused_with_its_place(name):
-    with pytest.raises(outlive.BadArguments, match=rf"'{name}'; for an option of the job, use task.using\(delay=…\)"):
+@pytest.mark.parametrize(("name", "option"), [("countdown", "delay"), ("delay", "delay"), ("queue", "queue")])
+def test_an_option_among_the_arguments_is_refused_with_its_place(name, option):
+    said = rf"'{name}'; for an option of the job, use task.using\({option}=…\)"
+    with pytest.raises(outlive.BadArguments, match=said):
         plain.job(1, **{name: 5})
 
 

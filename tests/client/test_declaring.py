@@ -191,6 +191,11 @@ def test_a_task_of_another_app_does_not_learn_of_failures():
         ({"retry_jitter": True}, "leave it out: each delay is shortened at random"),
         ({"link_error": plain}, r"use task.using\(on_failed=…\)"),
         ({"retry_kwargs": {}}, r"did you mean max_attempts\? \(its countdown is a list of one"),
+        ({"typing": False}, "leave it out: enqueue always compares the arguments"),
+        ({"throws": (KeyError,)}, "leave it out, and raise outlive.Cancel for what is no error"),
+        ({"reject_on_worker_lost": True}, r"did you mean max_crashes\? \(a job whose process dies is always retried"),
+        ({"task_id": "7"}, r"use task.using\(id=…\) \(it is a uuid.UUID"),
+        ({"trail": True}, "leave it out: the dashboard and"),
         ({"base": object}, "@app.on_failed and @app.on_process_start in place of a class"),
     ],
 )

@@ -156,6 +156,8 @@ def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_w
             "ignore_result",
             r"leave it out: a job without a return value stores nothing; keep_finished=… limits the rest$",
         ),
+        ("shadow", r"leave it out: a job has the name of its task$"),
+        ("throws", r"leave it out, and raise outlive\.Cancel"),
         ("retry_backoff", r"give it to the task, or write add\.task\.using\(…\)"),
     ],
 )
@@ -167,6 +169,16 @@ def test_an_option_of_a_call_that_means_something_else_is_refused_with_what_to_w
 def test_an_id_that_is_no_uuid_is_refused():
     with pytest.raises(outlive.ConfigError, match=r"task_id is 'order-7', and an id is a UUID: leave it out"):
         add.apply_async((1, 2), task_id="order-7")
+
+
+@pytest.mark.parametrize("result", [AsyncResult(str(uuid4())), GroupResult([])])
+def test_a_result_takes_only_a_timeout_and_says_what_to_write(result):
+    with pytest.raises(
+        outlive.ConfigError, match=r"leave out propagate; in place of propagate=False, catch outlive\.J"
+    ):
+        result.get(timeout=1, propagate=False)
+    with pytest.raises(outlive.ConfigError, match=r"get takes only a timeout: leave out interval$"):
+        result.get(interval=0.1)
 
 
 def test_a_retry_with_other_options_is_refused():
