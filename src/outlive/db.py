@@ -25,7 +25,7 @@ from psycopg.pq.abc import PGresult
 
 from outlive import pooling, search_path
 from outlive.binary import packed, read_json_raw
-from outlive.errors import BadArguments, DatabaseBusy, DatabaseUnreachable, OutliveError, of_sqlstate
+from outlive.errors import BadArguments, DatabaseBusy, DatabaseUnreachable, MissingRight, OutliveError, of_sqlstate
 from outlive.statement import Row as Row
 from outlive.statement import Statement as Statement
 
@@ -363,6 +363,13 @@ def summary(error: Exception) -> str:
     return primary or str(error).strip() or type(error).__name__
 
 
+def missing_right(error: psycopg.Error) -> str | None:
+    """What was refused and what to do, if the role lacks a right."""
+    if error.sqlstate != _NO_RIGHT:
+        return None
+    return f"the database refused: {summary(error)}; the role needs more rights (docs/how-to/secure.md)"
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
     """Turn the driver's errors into errors that say whose fault they are and what to do."""
@@ -378,5 +385,6 @@ def translated_errors() -> Iterator[None]:
             raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({text})") from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {text}") from error
-        rights = "; the role needs more rights (docs/how-to/secure.md)" if error.sqlstate == _NO_RIGHT else ""
-        raise OutliveError(f"the database refused: {text}{rights}") from error
+        if lacks := missing_right(error):
+            raise MissingRight(lacks) from error
+        raise OutliveError(f"the database refused: {text}") from error

@@ -52,6 +52,10 @@ class DatabaseBusy(DatabaseUnreachable):
     """A lock of another transaction, a time limit or a read-only database stopped the statement. It wrote nothing."""
 
 
+class MissingRight(OutliveError):
+    """The role with which this program has logged in may not do that."""
+
+
 class SchemaMismatch(OutliveError):
     """The database's schema is not the one that this version works with."""
 

@@ -5,6 +5,7 @@ import re
 import msgspec
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outlive import store
 from outlive.model import MemoryCourse, SourceLimits
@@ -258,6 +259,23 @@ def test_pages_say_since_when_the_database_is_away_and_recover(server_url):
             assert (answer.status_code, answer.text) == (503, "the database does not answer")
         admin.execute(f"alter database {name} allow_connections true".encode())
         eventually(lambda: dashboard.get("/jobs").status_code == 200, what="the page is back")
+
+
+@pytest.mark.parametrize(
+    ("role", "answers"),
+    [
+        ("pg_signal_backend", {"/readyz": "permission denied for schema outlive"}),
+        ("outlive_enqueue", {"/readyz": "ok", "/metrics": "permission denied for view metrics"}),
+    ],
+)
+def test_probes_say_which_right_the_role_lacks(database_url, role, answers):
+    with Dashboard(make_conninfo(database_url, options=f"-c role={role}")) as dashboard:
+        for path, said in answers.items():
+            answer = dashboard.get(path)
+            refused = f"the database refused: {said}; the role needs more rights (docs/how-to/secure.md)"
+            assert (answer.status_code, answer.text) == ((200, "ok") if said == "ok" else (503, refused))
+        answer = dashboard.browser().post("/login", token="no-token-of-the-settings")
+        assert (answer.status_code, "The database refused" in answer.text) == (502, True)
 
 
 def test_the_page_of_a_job_reads_its_last_attempts_only(dashboard, queue):

@@ -14,6 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from outlive import State, config, db
 from outlive.humanize import short_id
@@ -29,6 +31,7 @@ from outlive.worker.reporting.vitals import TURN_S, ReaperVitals
 from outlive.worker.session import Session
 from tests import faults
 from tests.driving.commands import Cli, ended, started
+from tests.driving.databases import login
 from tests.driving.making import TASK, lane
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send
 from tests.waiting import aeventually, eventually
@@ -221,6 +224,20 @@ def test_a_reaper_answers_too(database_url, systemd):
         reaper.send_signal(signal.SIGTERM)
         heard(systemd, "STOPPING=1")
         assert ended(reaper).code == 0
+
+
+def test_a_worker_whose_role_loses_its_rights_says_which(start, admin, database_url):
+    with login(admin, "outlive_worker") as role:
+        worker = start(url=make_conninfo(database_url, user=role), metrics_listen=ANY_PORT)
+        place = place_of(worker)
+        admin.execute(sql.SQL("revoke outlive_worker from {}").format(sql.Identifier(role)))
+        lacks = "the database refused: permission denied for schema outlive; the role needs more rights"
+        eventually(lambda: get(place, "/readyz") == (503, f"{lacks} (docs/how-to/secure.md)\n"), within_s=30)
+        assert scrape(place)("outlive_database_up") == 0
+        worker.says(f"/metrics lacks the figures of the database: {lacks}")
+        admin.execute(sql.SQL("grant outlive_worker to {}").format(sql.Identifier(role)))
+        eventually(lambda: get(place, "/readyz") == (200, "ok\n"), within_s=30)
+        worker.stop()
 
 
 def test_a_loop_that_hangs_is_told_and_the_watchdog_is_left_alone(database_url, systemd):

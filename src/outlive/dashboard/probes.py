@@ -11,8 +11,9 @@ from starlette.routing import Route
 from outlive import store
 from outlive.dashboard.entrance import WrongToken, person_of
 from outlive.dashboard.shield import PROBES
-from outlive.errors import OutliveError, SchemaMismatch
+from outlive.errors import MissingRight, OutliveError, SchemaMismatch
 from outlive.metrics import exposition
+from outlive.metrics.database import SILENT
 from outlive.migrate import VERSION
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Probes:
         except ModuleNotFoundError:
             return PlainTextResponse("metrics need another extra: pip install 'outlive[metrics]'", 501)
         if not text:
-            return PlainTextResponse("the database does not answer", 503)
+            return PlainTextResponse(self._site.metrics.trouble, 503)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
 
     async def _without_bearer(self, request: Request) -> Response | None:
@@ -61,6 +62,8 @@ class Probes:
             version = await self._site.database.run(store.schema_version(VERSION))
         except SchemaMismatch:
             return PlainTextResponse(ANOTHER_SCHEMA, 503)
+        except MissingRight as error:
+            return PlainTextResponse(str(error), 503)
         except OutliveError:
-            return PlainTextResponse("the database does not answer", 503)
+            return PlainTextResponse(SILENT, 503)
         return PlainTextResponse("ok") if version == VERSION else PlainTextResponse(ANOTHER_SCHEMA, 503)

@@ -314,6 +314,8 @@ class Site:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         match error:
+            case errors.MissingRight():
+                return self.say(request, 502, "The database refused", str(error))
             case OutliveError() if request.scope.get(PERSON) is None:  # A stranger learns nothing about the database.
                 return self.say(request, 503, "The database does not answer", "")
             case Away():

@@ -7,13 +7,12 @@ in time, they are left out: old figures would look like present ones.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
-import psycopg
-
-from outlive import store
-from outlive.errors import OutliveError
+from outlive import db, store
+from outlive.errors import MissingRight, OutliveError, SchemaMismatch
 from outlive.metrics import exposition
 from outlive.metrics.catalogue import OF_DATABASE
 from outlive.metrics.exposition import Figures
@@ -23,6 +22,9 @@ KEEP_S = 5.0
 """How long figures are served again. After a failure the database is left alone for as long."""
 WAIT_S = 3.0
 """How long a caller waits for the database. Prometheus waits for ten seconds unless it is told otherwise."""
+SILENT = "the database does not answer"
+
+_log = logging.getLogger("outlive.metrics")
 
 
 class DatabaseMetrics:
@@ -32,14 +34,16 @@ class DatabaseMetrics:
         self._run, self.name = run, name
         self._reading: asyncio.Task[Figures] | None = None
         self._read_at = 0.0
+        self.trouble = SILENT
+        """What keeps the figures away."""
 
     async def text(self) -> bytes:
-        """What Prometheus reads; empty if the database does not answer."""
+        """What Prometheus reads; empty if there are no figures."""
         figures = await self.figures()
         return exposition.text(figures, self.name())
 
     async def figures(self) -> Figures:
-        """The figures by metric; none if the database does not answer."""
+        """The figures by metric; none if the database does not answer, or refuses."""
         if self._reading is None or (self._reading.done() and time.monotonic() - self._read_at > KEEP_S):
             self._read_at = time.monotonic()
             self._reading = asyncio.create_task(self._read())
@@ -47,9 +51,16 @@ class DatabaseMetrics:
         return self._reading.result() if self._reading.done() else {}
 
     async def _read(self) -> Figures:
+        before, self.trouble = self.trouble, SILENT
         try:
-            return by_metric(await self._run(store.metrics()))
-        except (psycopg.Error, OutliveError):
+            with db.translated_errors():
+                return by_metric(await self._run(store.metrics()))
+        except (MissingRight, SchemaMismatch) as error:
+            self.trouble = str(error)
+            if self.trouble != before:
+                _log.warning("/metrics lacks the figures of the database: %s", self.trouble)
+            return {}
+        except OutliveError:
             return {}
         finally:
             self._read_at = time.monotonic()

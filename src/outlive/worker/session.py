@@ -56,6 +56,8 @@ class Session:
         self.answers = 0
         """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
         self.answered_at = -math.inf
+        self.lacks: str | None = None
+        """The right that the role lacked at the last statement."""
         self.asked_at: float | None = None
         """Since when a statement is under way."""
         self.round_trips: Counter[str] = Counter()
@@ -120,6 +122,10 @@ class Session:
             self.asked_at = time.monotonic()
             try:
                 yield await self.connect()
+                self.lacks = None
+            except psycopg.Error as error:
+                self.lacks = db.missing_right(error)
+                raise
             finally:
                 self.asked_at = None
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from outlive import db
 from outlive.humanize import counted
 from outlive.metrics import catalogue
-from outlive.metrics.database import DatabaseMetrics
+from outlive.metrics.database import SILENT, DatabaseMetrics
 from outlive.metrics.exposition import Figures, Values
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity
@@ -43,8 +43,8 @@ class WorkerVitals:
             return "the app is being imported"
         if not self.started:
             return "this worker registers itself"
-        if not _answered(self.services.sessions):
-            return "the database does not answer"
+        if (silence := _silence(self.services.sessions)) is not None:
+            return silence
         if (trouble := self.services.slots.trouble) is not None:
             return f"this worker can't begin any job: {trouble}"
         return self.dead()
@@ -100,7 +100,7 @@ class ReaperVitals:
     def unready(self) -> str | None:
         if self.stopping:
             return "this reaper stops"
-        return self.dead() if _answered(self._sessions) else "the database does not answer"
+        return _silence(self._sessions) or self.dead()
 
     def status(self) -> str:
         return self.unready() or f"{self._reaper.attempts_ended} attempts were ended"
@@ -131,6 +131,13 @@ def _only(figure: float) -> Values:
 
 def _answered(sessions: Iterable[Session]) -> bool:
     return time.monotonic() - max(session.answered_at for session in sessions) < UP_S
+
+
+def _silence(sessions: Iterable[Session]) -> str | None:
+    """Why the database is of no use to this process; None if it answers."""
+    if _answered(sessions):
+        return None
+    return next((session.lacks for session in sessions if session.lacks), SILENT)
 
 
 def _hangs(loop: str, turned_at: float) -> str | None:
