@@ -1,5 +1,6 @@
 """The dashboard below a path, behind a real web server that serves other things too."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -89,6 +90,19 @@ def test_below_a_path_it_answers_there_and_probes_also_without_the_path(database
             assert stranger.get(path).status_code == 404, path
         said = "this dashboard is below /ops/jobs/: a proxy in front must pass on paths as they are"
         assert stranger.get("/workers").text == said
+
+
+@pytest.mark.parametrize("root", ["", "/ops/jobs"])
+def test_a_path_with_a_slash_at_its_end_is_answered_in_place(database_url, queue, root):
+    """A redirect would need the scheme and the host, which only a proxy in front knows."""
+    job = queue.make()
+    with Dashboard(database_url, dashboard_root_path=root) as dashboard:
+        for path in ("/jobs", f"/jobs/{job}", "/healthz"):
+            with_slash, without = (dashboard.get(f"{root}{path}{end}") for end in ("/?queue=a", "?queue=a"))
+            assert with_slash.status_code == without.status_code, path
+            assert "location" not in with_slash.headers
+            assert re.findall(r'data-live="[^"]*"', with_slash.text) == re.findall(r'data-live="[^"]*"', without.text)
+        assert dashboard.get(f"{root}/static/").status_code == 404
 
 
 @pytest.mark.parametrize("path", ["jobs", "/a b", "//evil.example", "/../up", "/jobs?x"])

@@ -88,7 +88,7 @@ class Site:
                 self._question = page
             routes.append(Route(page.path, self._page(page), methods=["GET"]))
             if page.live:
-                routes.append(Route(f"/live{page.path}", self._stream(page), methods=["GET"]))
+                routes.append(Route(f"/live{page.path}".rstrip("/"), self._stream(page), methods=["GET"]))
         answers = {
             OutliveError: self._failed,
             Refused: self._failed,
@@ -97,6 +97,7 @@ class Site:
             Exception: self._broken,
         }
         self._routed = Starlette(routes=routes, exception_handlers=answers)
+        self._routed.router.redirect_slashes = False  # They name a scheme and a host, which only a proxy may know.
         self._app = Shield(self._identified, hosts, proxy, root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +108,9 @@ class Site:
 
     async def _identified(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find out who a request comes from, once. For what everyone may see, that need not wait for the database."""
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        root = scope.get("root_path", "")
+        path = scope.get("path", "").removeprefix(root)
+        scope["path"] = root + (path.rstrip("/") or "/")
         if scope["type"] == "http" and not path.startswith(("/static/", "/healthz")):
             try:
                 scope[PERSON] = await self.entrance.person(HTTPConnection(scope))
