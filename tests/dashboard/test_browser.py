@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
-from outlive import App, db, store
+from outlive import App, config, db, store
 from outlive.model import Ended, Schedule, SourceLimits
 from outlive.output import LiveOutput
 from outlive.policy import Parameter
@@ -271,7 +271,9 @@ def test_a_kill_is_seen_within_two_seconds(page, url, queue, start):
     start(slots=1, url=url)
     page.goto("/killers")
     live(page)
-    killer = App(url).task(faults.segfault.function).using(max_crashes=1).enqueue()
+    app = App(url)
+    app.configure(config.load(environ={}, flags={"database_url": url}))  # That of this module, not of this test.
+    killer = app.task(faults.segfault.function).using(max_crashes=1).enqueue()
     query = "select extract(epoch from now() - ended_at) from outlive.attempts where job_id = %s"
     eventually(lambda: queue.execute(query, [killer.id]).fetchone(), within_s=20, what="the job has died")
     expect(page.locator(f"#k-{killer.id}")).to_contain_text("SIGSEGV", timeout=2_000)
