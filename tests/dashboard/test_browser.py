@@ -341,13 +341,14 @@ def test_no_list_hides_a_button_or_a_column_on_a_desk(page, queue):
     make_finished(queue, Outcome.FAILED, task="shop.render")
     make_quarantined(queue, task="shop.render")
     queue.make("shop.unknown", queue="mail", args=b'{"url": "https://example.org/a/page/with/a/long/address"}')
-    page.set_viewport_size({"width": 1200, "height": 900})
-    for path in (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown"):
+    shown = (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown", "jobs?state=failed")
+    for width, path in itertools.product((1200, 1024), shown):
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"/{path}")
         wide = page.evaluate(
             "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
         )
-        assert wide == [], path
+        assert wide == [], (width, path)
     queue.execute("delete from outlive.workers where id = %s", [dead])
     queue.end(Ended(running.token))
 
