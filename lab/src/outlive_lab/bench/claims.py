@@ -27,6 +27,7 @@ CONNECTIONS = (1, 2, 8)
 ENOUGH_PER_S = {1: 15_000, 8: 45_000, 64: 90_000, 200: 110_000, 512: 120_000}
 MUST = {(200, 1): Bound("at least", 30_000), (512, 1): Bound("at least", 30_000)}
 BESIDE = Bound("of reference", 0.75)
+BESIDE_SLEEPING = Bound("of reference", 0.90)
 
 OPEN, PAUSED = "b-open", "a-paused"
 DAY_S = 86_400.0
@@ -79,6 +80,7 @@ def backlogs(sizes: Sizes) -> dict[str, Backlog]:
     few, ready, opened = Stock(count=sizes.few), Stock(count=sizes.stock), Stock(count=sizes.stock, source=OPEN)
     future = [Stock(count=half, ahead_s=DAY_S, priority=0), Stock(count=count - half, ahead_s=DAY_S)]
     paused = [Stock(count=count, source=PAUSED, paused=True)]
+    sleeping = [Stock(count=count, ahead_s=DAY_S, sleeping=True)]
     foreign = [Stock(count=count, task="another.app.task")]
     per_lane = max(1, int(sizes.samples * sizes.seconds * 60_000 / sizes.lanes))
     lanes = [Stock(count=sizes.lanes * per_lane, source="source-", lanes=sizes.lanes)]
@@ -89,6 +91,7 @@ def backlogs(sizes: Sizes) -> dict[str, Backlog]:
         "future": Backlog(f"{count:,} future jobs in front", future, ready),
         "paused": Backlog(f"{count:,} of a paused source in front", paused, opened, source=OPEN),
         "foreign": Backlog(f"{count:,} of foreign tasks in front", foreign, ready),
+        "sleeping": Backlog(f"{count:,} that sleep", sleeping, ready, bound=BESIDE_SLEEPING),
         "lanes": Backlog(f"{sizes.lanes:,} lanes", lanes, source=OPEN, bound=None),
         "pending": Backlog(f"{count:,} pending", [pending], None if lasts else pending),
     }

@@ -146,7 +146,7 @@ _MEASURES = {
     "MB": "megabytes",
     "%": "% of the free rate of the same run (mark: must)",
 }
-_BACKLOGS = ("few", "pending", "future", "paused", "foreign", "lanes", "vacuum")
+_BACKLOGS = ("few", "pending", "future", "paused", "foreign", "sleeping", "lanes", "vacuum")
 _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]]] = [
     ("End and claim", ("claim",), _claims),
     ("Claims beside a backlog", _BACKLOGS, _parts),

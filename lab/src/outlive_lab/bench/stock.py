@@ -31,9 +31,15 @@ finished as (
     failures, crashes, losses, queue, source, task)
   select id, 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), '00000000-0000-4000-8000-000000000000',
     'succeeded', 'succeeded', 'true', ready_at, ready_at, 0, 0, 0, queue, source, %(task)s
-  from fresh where %(finished)s)
+  from fresh where %(finished)s),
+sleeping as (
+  insert into outlive.held (id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses,
+    step)
+  select id, 'suspended', now(), queue, source, %(task)s, %(priority)s, ready_at, 1, 0, 0, 0, 'sleep'
+  from fresh where %(sleeping)s)
 insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-select queue, source, %(task)s, %(priority)s, ready_at, id from fresh where not %(finished)s
+select queue, source, %(task)s, %(priority)s, ready_at, id from fresh
+where not %(finished)s and not %(sleeping)s
 order by source, ready_at
 """
 _READY = """
@@ -55,6 +61,8 @@ class Stock:
     queues: int = 1
     url: str = "https://example.org/page"
     finished: bool = False
+    sleeping: bool = False
+    """They are durable jobs that sleep until they become ready."""
     paused: bool = False
     """An operator has paused the source."""
     rate_per_minute: float | None = None
