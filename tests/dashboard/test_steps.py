@@ -57,13 +57,16 @@ def test_a_job_that_waits_for_a_signal_says_so_and_an_operator_sends_it(dashboar
     assert (entry["action"], entry["who"]) == ("send", "operator from 127.0.0.1 (dashboard)")
 
 
-def test_the_step_that_has_killed_is_named_and_can_be_supplied(dashboard, queue):
+def test_the_steps_that_have_killed_are_named_whatever_was_said_last_and_can_be_supplied(dashboard, queue):
     job = queue.make(options={"max_crashes": 1})
-    error = "the process was killed by SIGSEGV in the step parse:page-17"
+    error = "the process was killed by SIGSEGV in the step parse:page-17, mail: parsing page 17, in the step"
     queue.run_job(job, Outcome.CRASHED, **KILLED | {"error": error})
-    assert "Supply a value for parse:page-17" in words(dashboard.get(f"/jobs/{job}"))
+    shown = words(dashboard.get(f"/jobs/{job}"))
+    assert "Supply a value for parse:page-17 Supply a value for mail The last attempt died in one of these" in shown
     assert 'value="parse:page-17"' in dashboard.get(f"/confirm?action=supply&id={job}&step=parse:page-17").text
     queue.keep_steps(job, "parse:page-17")
+    assert "Supply a value for mail The last attempt died in this step" in words(dashboard.get(f"/jobs/{job}"))
+    queue.keep_steps(job, "mail")
     assert "Supply a value for" not in words(dashboard.get(f"/jobs/{job}"))
 
 

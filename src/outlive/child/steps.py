@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 BELOW = " > "
 """Stands between the name of a step and that of one that it calls."""
 RESERVED = frozenset({"sleep", "receive", "gather", "once", CHECKPOINT})
-_MADE = re.compile(rf"{BELOW}|#\d+$")
-"""What is in the names that the journal makes, so not in those that jobs give."""
+_MADE = re.compile(rf"{BELOW}|[,:] |#\d+$")
+"""What is in the names that the journal makes, or beside them in the evidence of a death: not in what jobs give."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -66,7 +66,8 @@ class Step(Generic[P, R]):
 def part_of_name(key: str, text: str) -> str:
     """A part of the name of a step that a job gives. It must look like no name that the journal makes."""
     if _MADE.search(validation.identifier(key, text)):
-        raise validation.refused(key, text, f"a text without {BELOW!r}, and without '#' and a number at its end")
+        wanted = f"a text without {BELOW!r}, ', ' and ': ', and without '#' and a number at its end"
+        raise validation.refused(key, text, wanted)
     return text
 
 

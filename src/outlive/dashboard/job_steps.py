@@ -17,17 +17,19 @@ RERUN_FROM = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED,
 """The states in which a job may begin again at a step (`outlive.rerun`)."""
 _KINDS = {"sleep": "sleep", "receive": "signal", "gather": "jobs", "once": "once"}
 """What the steps are that outlive names itself. All others are functions."""
-_DIED_IN = re.compile(r" in the step (.+)$")
+_DIED_IN = re.compile(r" in the step (.+?)(?:: |$)")
+"""Behind the steps may stand what the job has said last."""
 
 
 def kind_of(name: str) -> str:
     return _KINDS.get(re.split("[:#]", name, maxsplit=1)[0], "step")
 
 
-def died_in(attempts: Sequence[Attempt], kept: Sequence[Mapping[str, Any]]) -> str | None:
-    """The step in which the process of the last attempt died, if no one has supplied it since."""
+def died_in(attempts: Sequence[Attempt], kept: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The steps in which the process of the last attempt died, without those that were supplied since."""
     found = _DIED_IN.search(attempts[-1].error or "") if attempts else None
-    return found[1] if found and found[1] not in {one["name"] for one in kept} else None
+    known = {one["name"] for one in kept}
+    return [name for name in found[1].split(", ") if name not in known] if found else []
 
 
 def rows(job: Mapping[str, Any], kept: Sequence[Mapping[str, Any]], under_way: str) -> list[dict[str, Any]]:
