@@ -45,6 +45,14 @@ def deaf(file: str) -> None:
     note(file, "slept")
 
 
+@app.task(timeout="3s", stall="1s", max_attempts=1)
+def drowsy(file: str, pause: str) -> None:
+    note(file, "begun")
+    outlive.current().sleep(pause)
+    note(file, "slept")
+    signal.pause()
+
+
 @app.task
 async def asleeper(pause: str, file: str) -> str:
     note(file, "begun")
@@ -64,6 +72,16 @@ def receiver(file: str, timeout: str | None = None) -> list[int]:
         return []
     note(file, "received")
     return packed.parcels
+
+
+@app.task
+def hoarder(file: str) -> list[int]:
+    """Its process needs 60 MB more than others while it waits."""
+    note(file, "begun")
+    kept = b"x" * 60_000_000
+    packed = outlive.current().receive("packed", Packed)
+    note(file, "received")
+    return packed.parcels if kept else []
 
 
 @app.task

@@ -148,7 +148,7 @@ def test_a_step_that_a_job_has_left_to_a_thread_is_not_kept_by_the_next_job(star
 
 
 def test_names_that_outlive_makes_itself_are_refused():
-    for name in ("page#2", "charge > pack", "", " page"):
+    for name in ("page#2", "charge > pack", "", " page", "7, 8", "page: 7"):
         with pytest.raises(outlive.ConfigError, match="name is"):
             charge.named(name)
     assert charge.named("issue #12a").label == "issue #12a"
@@ -171,6 +171,13 @@ def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start,
     assert job.result(timeout=30) == 9
     worker.says("the step pack was kept for {")
     assert lines(notes, "pack") == ["pack 3"]
+
+
+def test_a_kept_value_that_does_not_fit_its_type_any_more_is_given_as_plain_json_with_a_warning(start, queue, notes):
+    job = crawl.enqueue()
+    queue.run(store.supply(job.id, "parse:page-15", b'"fifteen"', "someone", replacing=False))
+    worker = start(target=TARGET)
+    worker.says("the step parse:page-15 has kept what does not fit its type, and gives it as plain JSON: the value")
 
 
 @pytest.mark.long

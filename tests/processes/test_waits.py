@@ -13,7 +13,20 @@ from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from tests.driving.jobs import outcomes
 from tests.driving.workers import all_gone
-from tests.processes.suspending import Packed, app, asleeper, deaf, gatherer, hurried, patient, receiver, sleeper, wary
+from tests.processes.suspending import (
+    Packed,
+    app,
+    asleeper,
+    deaf,
+    drowsy,
+    gatherer,
+    hoarder,
+    hurried,
+    patient,
+    receiver,
+    sleeper,
+    wary,
+)
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
@@ -76,6 +89,18 @@ def test_a_signal_that_does_not_come_in_time_is_not_received(start, notes):
     assert lines(notes) == ["begun", "in"]
 
 
+def test_a_signal_that_does_not_fit_its_type_says_how_to_give_the_job_another_one(start, notes, queue):
+    job = receiver.using(max_attempts=1).enqueue(str(notes))
+    job.send("packed", {"boxes": 1})
+    start(target=TARGET)
+    hint = f"the signal packed: .*; `outlive supply {job.id} receive:packed JSON --replace` gives it another value"
+    with pytest.raises(JobFailed, match=hint):
+        job.result(timeout=30)
+    queue.run(store.supply(job.id, "receive:packed", b'{"parcels": [3]}', "someone", replacing=True))
+    assert job.retry()
+    assert job.result(timeout=30) == [3]
+
+
 def test_a_job_whose_worker_dies_while_it_waits_is_replayed_elsewhere(start, notes):
     job = receiver.enqueue(str(notes))
     first = start(target=TARGET)
@@ -135,6 +160,43 @@ def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes,
     assert job.result(timeout=30) == [8]
     assert lines(notes) == ["begun", "begun"]
     assert "it is killed" not in worker.log()
+
+
+@pytest.mark.parametrize("setting", ["park_bytes", "park_s"])
+def test_a_process_is_parked_while_there_is_memory_and_time_for_it(start, notes, setting):
+    """A process takes more than 1 MB, and the worker looks each second."""
+    job = receiver.enqueue(str(notes))
+    start(target=TARGET, **{setting: "1MB" if setting == "park_bytes" else "0.1"})
+    eventually(lambda: suspended(job), within_s=30)
+    all_gone([int(pid) for pid in pids(notes)], within_s=30)
+    assert suspended(job)
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
+    assert lines(notes) == ["begun", "begun", "received"]
+
+
+def test_the_process_that_was_parked_first_makes_room_for_the_last(start, notes):
+    start(target=TARGET, slots=1, park_bytes="130MB")
+    jobs = [hoarder.enqueue(str(notes)) for _ in range(2)]
+    eventually(lambda: all(map(suspended, jobs)) and len(pids(notes)) == 2, within_s=30)
+    first, last = (int(line.split()[-1]) for line in notes.read_text().splitlines())
+    all_gone([first], within_s=30)
+    for job in jobs:
+        job.send("packed", Packed([8]))
+    assert [job.result(timeout=30) for job in jobs] == [[8]] * 2
+    assert f"received {last}" in notes.read_text()
+    assert lines(notes).count("begun") == 3
+
+
+def test_neither_the_timeout_nor_the_stall_of_a_task_counts_while_its_process_is_parked(start, notes, queue):
+    """It waits for longer than it may run, and then stalls: its limits count from where it goes on."""
+    job = drowsy.enqueue(str(notes), "4s")
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="Stalled: no progress for 1 s"):
+        job.result(timeout=30)
+    assert lines(notes) == ["begun", "slept"]
+    assert len(pids(notes)) == 1
+    assert outcomes(queue, job) == [Outcome.TIMED_OUT]
 
 
 def test_what_was_decided_about_an_attempt_before_it_waits_is_not_done_to_the_next(start, notes, queue, connect):

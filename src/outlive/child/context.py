@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -199,10 +200,14 @@ class Context:
 
     def _receive(self, signal: str, kind: Any, timeout: validation.Duration | None) -> Talk[Any]:
         after_s = None if timeout is None else validation.seconds("timeout", timeout)
-        value = yield from self.journal.receive(part_of_name("signal", signal), after_s)
+        step, value = yield from self.journal.receive(part_of_name("signal", signal), after_s)
         if value is None:
             raise NotReceived(f"the signal {signal} did not come within {after_s:g} s")
-        return form_of(kind, current).decode(value, f"the signal {signal}")
+        try:
+            return form_of(kind, current).decode(value, f"the signal {signal}")
+        except BadArguments as error:  # Each attempt receives it.
+            way_out = f"`outlive supply {self.job_id} {shlex.quote(step)} JSON --replace` gives it another value"
+            raise BadArguments(f"{error}; {way_out}") from error
 
     @overload
     async def areceive(self, signal: str, kind: type[R], **options: Unpack[_Patience]) -> R: ...

@@ -61,7 +61,7 @@ class Journal:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
         with self._call_of(step, args, kwargs) as (name, given, found):
             if found is not None:
-                return step.codec.decode_result(found.value)
+                return _decoded(step, name, found.value)
             began = time.monotonic()
             for pause_s in _pauses(step):
                 try:
@@ -81,7 +81,7 @@ class Journal:
 
         with self._call_of(step, args, kwargs) as (name, given, found):
             if found is not None:
-                return step.codec.decode_result(found.value)
+                return _decoded(step, name, found.value)
             began = time.monotonic()
             for pause_s in _pauses(step):
                 try:
@@ -139,11 +139,11 @@ class Journal:
         if (name := self._next_name("sleep")) not in self._kept:
             yield from self._wait(name, after_s=after_s)
 
-    def receive(self, signal: str, after_s: float | None) -> Talk[bytes | None]:
-        """The next signal of this name as JSON; None if it does not come in this time."""
+    def receive(self, signal: str, after_s: float | None) -> Talk[tuple[str, bytes | None]]:
+        """The step of this wait, and the next signal of this name as JSON; None if it does not come in this time."""
         name = self._next_name(f"receive:{signal}")
         found = self._kept.get(name) or (yield from self._wait(name, signal=signal, after_s=after_s))
-        return None if found.arguments == TIMED_OUT else found.value
+        return name, None if found.arguments == TIMED_OUT else found.value
 
     def spawn_and_wait(self, spawns: bytes) -> Talk[list[UUID]]:
         """Spawn jobs, and wait until they have ended. Returns their ids, in the order of the spawns.
@@ -211,7 +211,7 @@ class Journal:
         else:
             kept = yield from talks.keep(keep)
         self._kept[name] = _Kept(kept, given)
-        return value if kept == encoded else step.codec.decode_result(kept)
+        return value if kept == encoded else _decoded(step, name, kept)
 
     def checkpoint(self, data: object, encoded: bytes) -> None:
         """Keep the step that replaces the one before."""
@@ -225,6 +225,15 @@ def _earlier(run: Run, channel: Channel) -> dict[str, _Kept]:
         return {name: _Kept(bytes(value), arguments) for name, value, arguments in rows}
     fetched = channel.talk(talks.steps())
     return {name: _Kept(value or b"null", arguments) for name, value, arguments in fetched}
+
+
+def _decoded(step: Step[..., Any], name: str, kept: bytes) -> Any:
+    """The value of a step as its annotation says, or as plain JSON, with a warning, if it is something else."""
+    try:
+        return step.codec.make().result.decode(kept, "the value")
+    except Exception as error:  # Classes of the user's own may raise anything.
+        _warn("the step %s has kept what does not fit its type, and gives it as plain JSON: %s", name, error)
+        return step.codec.decode_result(kept)
 
 
 def _described(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
