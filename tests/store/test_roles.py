@@ -51,7 +51,7 @@ FUNCTIONS = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": {
         *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changes"),
-        *("count_held", "queue_rates", "watch", "silent_workers", "waits_for", "lacking", "count_ready"),
+        *("count_held", "count_waits", "queue_rates", "watch", "silent_workers", "waits_for", "lacking", "count_ready"),
     },
     "outlive_job": {"complete", "once"},
     "outlive_protocol": PROTOCOL,
@@ -158,7 +158,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete", "once", "send"),
-        *("count_lanes", "count_held", "count_jobs", "count_finished", "end_rates", "queue_rates"),
+        *("count_lanes", "count_held", "count_waits", "count_jobs", "count_finished", "end_rates", "queue_rates"),
         *("watch", "silent_workers", "lacking", "count_ready"),
         *PROTOCOL,
     )

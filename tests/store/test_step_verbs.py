@@ -116,7 +116,7 @@ def test_a_supplied_value_is_kept_and_names_the_person(queue):
 def test_what_is_kept_is_replaced_only_on_purpose_and_keeps_its_place(queue):
     job = queue.make_finished(Outcome.FAILED)
     queue.keep_steps(job, *STEPS)
-    said = "it has kept the step label: say that this value replaces what was kept"
+    said = "it has kept the step label: --replace, or Replace on the dashboard, overwrites its value"
     assert refusal(queue, supply(job, "label", 7)) == said
     assert queue.run(supply(job, "label", 7, replacing=True)) == "failed"
     found = queue.run(store.steps_of(job))

@@ -54,6 +54,15 @@ def test_what_a_job_waits_for_is_said(queue):
     assert queue.row_of(other)["held_details"] == "waits for the signal go until 2026-01-01 12:01:00 UTC"
 
 
+def test_the_metrics_tell_what_jobs_wait_for(queue):
+    later = queue.make(delay_s=60.0)
+    whats = ({"signal": "go"}, {"signal": "go", "after_s": 60.0}, {"after_s": 60.0}, {"needs": [later.bytes]})
+    for what in whats:
+        suspend(queue, queue.claim_job(queue.make()), **what)
+    found = {label: value for name, label, value in queue.run(store.metrics()) if name == "waits"}
+    assert found == {"signal": 2, "time": 1, "jobs": 1}
+
+
 def test_a_signal_is_received_once_and_by_the_wait_that_comes_first(queue):
     job = made_to_wait(queue)
     queue.run(store.send(job, "go", b"1"))

@@ -114,6 +114,13 @@ OF_DATABASE = (
         "Slots that would be busy if the ready jobs ran too; some 5,000 ready jobs are counted in all.",
         "queue",
     ),
+    _gauge(
+        "waits",
+        "Jobs that are suspended, by what they wait for: a time, a signal, or jobs that they have enqueued. Many are "
+        "estimated from a sample.",
+        "kind",
+        always=("time", "signal", "jobs"),
+    ),
     _gauge("stuck_jobs", "Running jobs whose lease has expired and that no reaper has ended yet."),
     _gauge("suspect_jobs", "Jobs that have lost several workers and will run alone."),
     _gauge(

@@ -3146,7 +3146,7 @@ begin
   on conflict do nothing;
   if not found then
     perform outlive.refuse_unless(replacing, format(
-      'it has kept the step %s: say that this value replaces what was kept', step));
+      'it has kept the step %s: --replace, or Replace on the dashboard, overwrites its value', step));
     perform from outlive.waiting w where w.id = job for update;  -- So that no worker claims it meanwhile.
     perform from outlive.held h where h.id = job for update;
     perform outlive.refuse_unless(not exists (select from outlive.running r where r.id = job), format(
@@ -4748,6 +4748,7 @@ $$;
 --     count_lanes     the jobs that wait, by lane and priority
 --     count_ready     the jobs among these that could run now, for autoscalers: quick, and up to a bound
 --     count_held      the jobs that are held, by state, queue, source and task
+--     count_waits     the suspended ones among these, by what they wait for
 --     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
 --     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
@@ -4879,6 +4880,20 @@ begin
     case when l.jobs > bound then greatest(l.jobs, s.jobs::bigint) else l.jobs end, l.jobs > bound
   from lane l left join sampled s on s.queue = l.queue and s.source = l.source and s.task = l.task
     and s.why = l.why and s.failed = l.failed;
+end $$;
+
+create or replace function outlive.count_waits() returns table (kind text, jobs bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
+-- The suspended jobs, by what they wait for. Many are estimated from a sample of pages.
+#variable_conflict use_column
+begin
+  return query
+  select case when h.signal is not null then 'signal' when h.unmet is not null then 'jobs' else 'time' end,
+    sum(p.weight)::bigint
+  from outlive.sample_pages('outlive.held') p, lateral (
+    select t.* from outlive.held t where t.ctid >= p.first and t.ctid < p.past offset 0) h
+  where h.why = 'suspended' group by 1;
 end $$;
 
 create or replace function outlive.count_finished()
@@ -5782,6 +5797,8 @@ from (
   union all
   select state, jobs from outlive.count_finished()) j
 where j.jobs > 0 group by j.state
+union all
+select 'waits', w.kind, w.jobs from outlive.count_waits() w
 union all
 select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'
 union all

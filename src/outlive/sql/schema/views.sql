@@ -259,6 +259,8 @@ from (
   select state, jobs from outlive.count_finished()) j
 where j.jobs > 0 group by j.state
 union all
+select 'waits', w.kind, w.jobs from outlive.count_waits() w
+union all
 select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'
 union all
 select 'suspect_jobs', '', coalesce(sum(odd), 0) from live where state <> 'running'

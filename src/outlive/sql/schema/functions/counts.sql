@@ -6,6 +6,7 @@
 --     count_lanes     the jobs that wait, by lane and priority
 --     count_ready     the jobs among these that could run now, for autoscalers: quick, and up to a bound
 --     count_held      the jobs that are held, by state, queue, source and task
+--     count_waits     the suspended ones among these, by what they wait for
 --     count_finished  the jobs that have succeeded, failed or were cancelled, likewise
 --     count_jobs      all jobs, likewise
 --     end_rates       how many attempts ended per second lately
@@ -137,6 +138,20 @@ begin
     case when l.jobs > bound then greatest(l.jobs, s.jobs::bigint) else l.jobs end, l.jobs > bound
   from lane l left join sampled s on s.queue = l.queue and s.source = l.source and s.task = l.task
     and s.why = l.why and s.failed = l.failed;
+end $$;
+
+create or replace function outlive.count_waits() returns table (kind text, jobs bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
+-- The suspended jobs, by what they wait for. Many are estimated from a sample of pages.
+#variable_conflict use_column
+begin
+  return query
+  select case when h.signal is not null then 'signal' when h.unmet is not null then 'jobs' else 'time' end,
+    sum(p.weight)::bigint
+  from outlive.sample_pages('outlive.held') p, lateral (
+    select t.* from outlive.held t where t.ctid >= p.first and t.ctid < p.past offset 0) h
+  where h.why = 'suspended' group by 1;
 end $$;
 
 create or replace function outlive.count_finished()

@@ -91,7 +91,7 @@ begin
   on conflict do nothing;
   if not found then
     perform outlive.refuse_unless(replacing, format(
-      'it has kept the step %s: say that this value replaces what was kept', step));
+      'it has kept the step %s: --replace, or Replace on the dashboard, overwrites its value', step));
     perform from outlive.waiting w where w.id = job for update;  -- So that no worker claims it meanwhile.
     perform from outlive.held h where h.id = job for update;
     perform outlive.refuse_unless(not exists (select from outlive.running r where r.id = job), format(
