@@ -1,5 +1,6 @@
 """Steps on the page of a job, and what operators do with them there."""
 
+import html
 import json
 import re
 from uuid import UUID
@@ -47,7 +48,9 @@ def test_a_job_that_waits_for_a_signal_says_so_and_an_operator_sends_it(dashboar
     shown = words(dashboard.get(f"/jobs/{running.id}"))
     assert "receive:packed#2 signal 1 suspended Send" in shown
     fields = {"action": "send", "id": str(running.id), "signal": "packed"}
-    assert "Send the signal packed?" in words(dashboard.get(f"/confirm?action=send&id={running.id}&signal=packed"))
+    asked = dashboard.get(f"/confirm?action=send&id={running.id}&signal=packed")
+    assert "Send a signal?" in words(asked)
+    assert 'id="signal" name="signal" value="packed"' in asked.text
     assert operator.post("/act", **fields, value="{", proof=operator.proof()).status_code == 400
     answer = operator.post("/act", **fields, value='{"parcels": 2}', proof=operator.proof(), back="/audit")
     assert "the signal packed was sent" in operator.said(answer)
@@ -55,6 +58,66 @@ def test_a_job_that_waits_for_a_signal_says_so_and_an_operator_sends_it(dashboar
     assert (step["name"], step["value"]) == ("receive:packed#2", b'{"parcels": 2}')
     [entry] = queue.run(store.list_audit())
     assert (entry["action"], entry["who"]) == ("send", "operator from 127.0.0.1 (dashboard)")
+
+
+NAMES = ['it\'s "q" & <b>', "日本語🎂", "a?b=c&d#e", "a/../c", "%2F%00", "100% a+b"]
+
+
+def test_steps_and_signals_of_any_name_are_shown_supplied_sent_and_begun_at(dashboard, queue):
+    job, operator = queue.make_finished(Outcome.FAILED), dashboard.operator
+    steps = [f"charge:{name}" for name in NAMES]
+    queue.keep_steps(job, *steps)
+    page = html.unescape(dashboard.get(f"/jobs/{job}").text)
+    to_values = re.findall(r'href="(/jobs/[^"]+\?step=[^"#]+)', page)
+    assert len(to_values) == len(steps)
+    for name, link in zip(steps, to_values, strict=True):
+        assert f"Value of the step {name} {json.dumps(name, ensure_ascii=False)}" in html.unescape(
+            words(dashboard.get(link))
+        )
+    for link in re.findall(r'href="(/confirm\?action=(?:supply|rerun)[^"]+)', page):
+        assert dashboard.get(link).status_code == 200
+    for name in reversed(steps):
+        given = {"id": str(job), "proof": operator.proof(), "back": "/audit"}
+        answer = operator.post("/act", action="supply", replacing=name, value='"ü"', **given)
+        assert f"the step {name} has this value now" in operator.said(answer)
+    for name in NAMES:
+        waiting = queue.claim_job(queue.make())
+        queue.run(store.suspend(WORKER, Wait(waiting.token, f"receive:{name}", signal=name)))
+        page = html.unescape(dashboard.get(f"/jobs/{waiting.id}").text)
+        [link] = re.findall(r'href="(/confirm\?action=send[^"]+signal=[^"]+)', page)
+        assert f'name="signal" value="{name}"' in html.unescape(dashboard.get(link).text)
+        given = {"id": str(waiting.id), "signal": name, "proof": operator.proof(), "back": "/audit"}
+        answer = operator.post("/act", action="send", value='"日本"', **given)
+        assert operator.said(answer) == f"the signal {name} was sent; the job is pending"
+
+
+def test_a_signal_that_the_job_does_not_wait_for_yet_can_be_sent(dashboard, queue):
+    running, operator = queue.claim_job(queue.make()), dashboard.operator
+    queue.keep_steps(running.id, "charge")
+    assert "Send a signal Supply a value" in words(dashboard.get(f"/jobs/{running.id}"))
+    given = {"action": "send", "id": str(running.id), "signal": "packed", "value": "7", "back": "/audit"}
+    assert "the signal packed was sent" in operator.said(operator.post("/act", **given, proof=operator.proof()))
+    assert queue.value("select value from outlive.signals where job_id = %s", running.id) == 7
+    over = queue.make_finished()
+    queue.keep_steps(over, "charge")
+    shown = words(dashboard.get(f"/jobs/{over}"))
+    assert ("Send a signal" in shown, "Supply a value" in shown) == (False, True)
+
+
+def test_of_ten_thousand_steps_the_last_are_shown_and_each_value_is_behind_its_address(dashboard, queue):
+    job = queue.make_finished(Outcome.FAILED)
+    queue.execute(
+        "insert into outlive.steps (job_id, name, value, attempt, took_s, at)"
+        " select %s, 'page#' || n, to_json(repeat('x', case n when 17 then 1000000 else 1 end)), 1, 0.1,"
+        " outlive.now() + n * interval '1 s' from generate_series(1, 10000) n",
+        [job],
+    )
+    page = dashboard.get(f"/jobs/{job}")
+    assert "9,800 earlier steps are not shown" in words(page)
+    assert len(page.text) < 500_000
+    shown = dashboard.get(f"/jobs/{job}?step=page%2317")
+    assert "Value of the step page#17" in words(shown)
+    assert len(shown.text) < 600_000
 
 
 def test_the_steps_that_have_killed_are_named_whatever_was_said_last_and_can_be_supplied(dashboard, queue):

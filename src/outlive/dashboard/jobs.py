@@ -18,7 +18,7 @@ from outlive.model import Attempt
 from outlive.operations import facts, selection
 from outlive.operations.selection import Count
 from outlive.operations.verbs import VERBS
-from outlive.states import State
+from outlive.states import FINISHED, State
 from outlive.store import Found, JobFilter
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "died_in": job_steps.died_in(attempts, kept),
         "value": await _value(site, visit),
         "reruns": job["state"] in job_steps.RERUN_FROM,
+        "ended": job["state"] in FINISHED,
         "linked": linked,
         "graph": graph.draw(linked, id, visit.links) if 1 < len(linked) <= graph.MOST else None,
         "facts": facts.of_job(job),

@@ -66,7 +66,7 @@ class Shield:
         elif _malformed(given.get(b"host", "")):
             refused = PlainTextResponse("this request has a host that is no address", 400)
         elif not re.fullmatch(r"\d{1,10}", length := given.get(b"content-length", "0")) or int(length) > MAX_BODY:
-            refused = PlainTextResponse("this request is too large", 413)
+            refused = PlainTextResponse("this request has more than 256 KiB: send large values in Python", 413)
         elif self._root_path and not self._enter(scope):
             where = f"this dashboard is below {self._root_path}/: a proxy in front must pass on paths as they are"
             refused = PlainTextResponse(where, 404)

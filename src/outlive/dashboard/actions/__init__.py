@@ -94,7 +94,7 @@ _ACTIONS: Mapping[str, Callable[[Fields], Action]] = {
     "close_batch": lambda fields: CloseBatch(_text("name", fields)),
     "enqueue": _enqueue_job,
     "rerun": lambda fields: Rerun(_text("id", fields), _text("step", fields)),
-    "send": lambda fields: Send(_text("id", fields), _text("signal", fields), _typed(TYPED, fields)),
+    "send": lambda fields: Send(_text("id", fields), _typed(TYPED, fields)),
     "supply": lambda fields: Supply(_text("id", fields), _text("replacing", fields), _typed(TYPED, fields)),
     "set_source": lambda fields: SetSource(_text("name", fields), _typed(LIMITS, fields)),
     "set_worker": lambda fields: SetWorker(_text("name", fields), _typed(("slots", "queues"), fields)),

@@ -16,7 +16,7 @@ from outlive.operations import By, step_verbs
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-TYPED = ("step", "value")
+TYPED = ("step", "signal", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,16 @@ class Supply:
 @dataclass(frozen=True, slots=True)
 class Send:
     id: str
-    signal: str
     typed: Mapping[str, str]
 
     async def question(self, site: Site) -> Question:
+        signal = Field("signal", "Signal", self.typed.get("signal", ""), "packed")
         value = Field("value", "Value", self.typed.get("value", "null"), '{"parcels": 1}')
-        words = f"Send the signal {self.signal}?"
-        return Question(words, step_verbs.SEND, await _facts(site, self.id), fields=[value])
+        return Question("Send a signal?", step_verbs.SEND, await _facts(site, self.id), fields=[signal, value])
 
     async def perform(self, site: Site, by: By) -> None:
-        sending = step_verbs.send(_uuid(self.id), self.signal, self.typed.get("value", ""), by)
-        site.note(by.entry, await site.writing.do_at_once(sending))
+        signal, value = self.typed.get("signal", ""), self.typed.get("value", "")
+        site.note(by.entry, await site.writing.do_at_once(step_verbs.send(_uuid(self.id), signal, value, by)))
 
 
 def _uuid(id: str) -> UUID:
