@@ -104,7 +104,10 @@ class JobFailed(OutliveError):
 
 
 class Retry(OutliveError):
-    """Raised by a job that should be retried, after this delay (by default the task's backoff)."""
+    """Raised by a job that should be retried, after this delay (by default the task's backoff).
+
+    With a cause (`from error`) the attempt keeps the traceback.
+    """
 
     def __init__(self, message: str = "", *, after: float | str | None = None) -> None:
         super().__init__(message or "the job asked for a retry")
@@ -124,7 +127,7 @@ class NotReceived(OutliveError, TimeoutError):
 
 
 class Fail(OutliveError):
-    """Raised by a job that should fail without a retry."""
+    """Raised by a job that should fail without a retry. With a cause (`from error`) the attempt keeps the traceback."""
 
 
 class Cancel(OutliveError):

@@ -74,6 +74,25 @@ def fail_for_good() -> None:
     )
 
 
+@app.task(max_attempts=2, backoff=0)
+def decide(how: str) -> None:
+    """Say how this job ends, because another exception was raised or by itself."""
+    if how == "fail by itself":
+        raise outlive.Fail("the page is empty")
+    try:
+        read_price()
+    except ValueError as error:
+        if how == "retry":
+            raise outlive.Retry("the page is empty", after=0) from error
+        if how == "hide":
+            raise outlive.Fail("the page is empty") from None
+        raise outlive.Fail("the page is empty")  # noqa: B904 - its context is enough.
+
+
+def read_price() -> None:
+    raise ValueError("no price")
+
+
 @app.task
 def flood(lines: int) -> None:
     for number in range(lines):

@@ -13,6 +13,7 @@ from typing import Any
 from outlive.client.job import Job
 from outlive.humanize import short_id
 from outlive.states import State
+from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
 from tests.driving.making import Queue
 from tests.driving.workers import Worker
@@ -172,6 +173,36 @@ def test_a_job_that_fails_for_good_has_its_traceback_in_its_json_line(start):
     assert failed["exception"].startswith("Traceback (most recent call last):\n")
     assert "in fail_for_good" in failed["exception"]
     assert "secret" not in worker.log()
+
+
+def test_a_decision_that_another_exception_led_to_fails_for_good_with_the_traceback_of_both(start, queue, database_url):
+    worker = start(target=TALKING)
+    jobs = {how: talking.decide.enqueue(how) for how in ("retry", "fail", "fail by itself", "hide")}
+    for job in jobs.values():
+        assert finished(job) is State.FAILED
+        worker.says(f"ERROR   outlive.worker: Job {short_id(job.id)}")
+    lines = worker.log().splitlines()
+    for how, job in jobs.items():
+        said = [n for n, line in enumerate(lines) if f"Job {short_id(job.id)} failed with code 1" in line]
+        levels = [lines[n].split()[1] for n in said]
+        assert levels == (["WARNING", "ERROR"] if how == "retry" else ["ERROR"])
+        shown = Cli(database_url)("show", str(job.id), "--full").out
+        follows = lines[said[-1] + 1 : said[-1] + 2] == ["    Traceback (most recent call last):"]
+        assert follows == ("in read_price" in shown) == (how in ("retry", "fail")), how
+    assert [worker.log().count(f"in {function}\n") for function in ("read_price", "decide")] == [2, 4]
+    assert "outlive.errors.Retry: the page is empty" in worker.log()
+
+
+def test_a_decision_with_a_cause_has_the_traceback_in_the_json_line_of_its_last_attempt(start):
+    worker = start(target=TALKING, log_format="json")
+    job = talking.decide.enqueue("retry")
+    assert finished(job) is State.FAILED
+    worker.says('"level":"error"')
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    [retried, failed] = [line for line in lines if line.get("outcome") == "failed"]
+    assert (retried["level"], "exception" in retried) == ("warning", False)
+    assert failed["error"] == "Retry: the page is empty"
+    assert failed["exception"].count("ValueError: no price") == failed["exception"].count("in read_price") == 1
 
 
 def test_json_lines_of_a_quarantine_and_a_dead_worker_say_which_job_task_and_worker(start, queue, tmp_path):

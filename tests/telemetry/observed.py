@@ -93,7 +93,10 @@ def tagged(failing: bool) -> None:
 
 @app.task(max_attempts=1)
 def on_purpose() -> None:
-    raise outlive.Fail("as intended")
+    try:
+        raise KeyError("the cause")
+    except KeyError as error:
+        raise outlive.Fail("as intended") from error
 
 
 class Unprintable(Exception):

@@ -267,10 +267,12 @@ def _classify(this: _Attempt, raised: Raised) -> Done:
         case Cancel():
             done = Done(token, Outcome.CANCELLED, error=raised.summary())
         case Fail():
-            done = Done(token, Outcome.FAILED, error=raised.summary(), final=True)
+            done = Done(token, Outcome.FAILED, error=raised.summary(), stack=raised.stack_if_caused(), final=True)
         case Retry():
             after_s, note = _delay_s(error.after)
-            done = Done(token, Outcome.FAILED, error=raised.summary(note), after_s=after_s)
+            done = Done(
+                token, Outcome.FAILED, error=raised.summary(note), stack=raised.stack_if_caused(), after_s=after_s
+            )
         case MemoryError():
             done = Done(token, Outcome.OUT_OF_MEMORY, error=raised.summary(), stack=raised.stack())
         case _:

@@ -32,6 +32,12 @@ class Raised(NamedTuple):
             lines = guarded(lambda: traceback.format_tb(self.error.__traceback__))
         return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
 
+    def stack_if_caused(self) -> str | None:
+        """The traceback of a decision of the job's code, if another exception led to it: that one is the evidence."""
+        error = self.error
+        context = None if error.__suppress_context__ else error.__context__
+        return self.stack() if error.__cause__ or context else None
+
 
 def guarded(code: Callable[..., T], *args: object) -> T | Raised:
     """Run code of the job: its function, or a method of its results, exceptions or streams.

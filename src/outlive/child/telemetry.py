@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from outlive import config as configuration
 from outlive.child.raised import Raised, guarded
+from outlive.errors import Fail, Retry
 from outlive.importing import App
 from outlive.protocol import Done, Run
 
@@ -35,10 +36,15 @@ class Watchers:
             guarded(one.begin, run)
 
     def end(self, done: Done, returned: object | Raised) -> None:
-        """The job has ended like this. An exception without a stack was raised to say how the job should end."""
+        """The job has ended like this. An exception without a stack, `Retry` and `Fail` say how the job should end."""
         if not self._all:
             return
-        if self._sentry is not None and isinstance(returned, Raised) and done.stack is not None:
+        if (
+            self._sentry is not None
+            and isinstance(returned, Raised)
+            and done.stack is not None
+            and not issubclass(type(returned.error), (Retry, Fail))
+        ):
             done.told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
         for one in self._all:
             guarded(one.end)
