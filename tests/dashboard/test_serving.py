@@ -1,6 +1,8 @@
 """The dashboard as a command, beside a worker, and mounted in another app."""
 
 import asyncio
+import itertools
+import json
 import os
 import re
 import signal
@@ -212,17 +214,50 @@ def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url):
         eventually(is_gone, what="the dashboard has ended")
 
 
+def test_up_logs_as_json_that_the_port_of_its_dashboard_is_taken(empty_database_url, tmp_path):
+    (tmp_path / "shop_json.py").write_text('import outlive\napp = outlive.App(log_format="json")\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken, started() as commands:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        around = {"PYTHONPATH": str(tmp_path), "OUTLIVE_DASHBOARD_LISTEN": listen}
+        commands.append(up := Cli(empty_database_url).process("up", "shop_json:app", "--slots", 1, **around))
+        assert up.stderr is not None
+        lines = (json.loads(line) for line in up.stderr)
+        [said] = itertools.islice((line for line in lines if line["level"] == "error"), 1)
+        assert said["message"].startswith(f"the dashboard can't listen on {listen} (Address already in use)")
+
+
+def test_up_without_the_extra_says_what_to_install_and_runs_its_worker(empty_database_url):
+    url = {"OUTLIVE_DATABASE_URL": empty_database_url}
+    command = [sys.executable, "-c", WITHOUT_EXTRA, "up", "tests.faults:app", "--slots", "1"]
+    up = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ | url)
+    with started() as commands:
+        commands.append(up)
+        assert up.stderr is not None
+        before = [*itertools.takewhile(lambda line: "Worker" not in line, up.stderr)]
+        assert up.poll() is None
+        [line] = [line for line in before if "dashboard" in line]
+        assert line.rstrip().endswith(
+            "the dashboard needs jinja2, starlette, uvicorn: pip install 'outlive[dashboard]'"
+        )
+
+
+WITHOUT_EXTRA = """
+import importlib.util as u, sys
+sys.argv[0], find = "outlive", u.find_spec
+u.find_spec = lambda name, *more: None if name in ('starlette', 'jinja2', 'uvicorn') else find(name, *more)
+from outlive.cli import main
+main()
+"""
+
+
 def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     """Nothing but outlive and what it needs can be imported here."""
     for name in ("starlette", "jinja2", "uvicorn"):
         (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    script = (
-        "import importlib.util as u, sys; find = u.find_spec; "
-        "u.find_spec = lambda name, *more: None if name in ('starlette', 'jinja2', 'uvicorn') else find(name, *more); "
-        "sys.argv = ['outlive', 'dashboard']; from outlive.cli import main; main()"
-    )
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRA, "dashboard"], capture_output=True, text=True, env=env, check=False
+    )
     assert ran.returncode == 2
     assert "pip install 'outlive[dashboard]'" in ran.stderr
     plain = "import sys, outlive; from outlive import App; print('starlette' in sys.modules, 'jinja2' in sys.modules)"
@@ -250,7 +285,9 @@ def test_the_code_of_its_page_in_the_docs_works(database_url, tmp_path, monkeypa
     monkeypatch.setenv("DASHBOARD_TOKEN", OPERATOR)
     script = "from starlette.routing import Match; import web; "
     script += "print(web.app.routes[0].matches({'type': 'http', 'path': '/jobs/workers', 'method': 'GET'})[0])"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRA, "dashboard"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert ran.stdout == "Match.FULL\n"
 
 

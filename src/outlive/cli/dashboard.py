@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import subprocess
@@ -40,6 +41,7 @@ _TOKEN_HELP = """Give people tokens of their own, and take them back.
 
 Example: outlive dashboard token add anna --role operator"""
 token_app = group("token", dashboard_app, no_args_is_help=True, help=_TOKEN_HELP)
+_log = logging.getLogger("outlive.dashboard")
 TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since", time_of("created_at")))
 
 
@@ -67,7 +69,13 @@ def dashboard(
     context.log_from(config.log_level, config.log_format)
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
     kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
-    serve(config, lambda line: print(f"{around}{plain(line)}{around}", flush=True), kept=kept, parent=parent)
+    try:
+        serve(config, lambda line: print(f"{around}{plain(line)}{around}", flush=True), kept=kept, parent=parent)
+    except ConfigError as error:
+        if parent is None:
+            raise
+        _log.error("%s", error)  # In the form of the worker's own lines.
+        raise typer.Exit(2) from None
 
 
 @command(token_app)
@@ -114,18 +122,17 @@ def expect_installed() -> None:
 
 
 @contextmanager
-def beside_worker(context: CommandContext, url: str, log_format: str | None) -> Iterator[None]:
-    """The dashboard as a process, if its extra is installed. If it can't start, it says why, and the worker works
-    without it.
-    """
-    if any(find_spec(name) is None for name in NEEDED):
+def beside_worker(context: CommandContext, url: str, log_format: str) -> Iterator[None]:
+    """The dashboard as a process. If it can't start, a line says why, and the worker works without it."""
+    try:
+        expect_installed()
+    except ConfigError as error:
+        _log.warning("%s", error)
         yield
         return
-    words = [sys.executable, "-m", "outlive", "dashboard", "--parent", str(os.getpid())]
+    words = [sys.executable, "-m", "outlive", "dashboard", "--parent", str(os.getpid()), "--log-format", log_format]
     if context.config_file is not None:
         words += ["--config", str(context.config_file)]
-    if log_format is not None:
-        words += ["--log-format", log_format]
     # The address may have a password in it, which a list of processes must not show.
     environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
     process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=linux.unblock_signals)

@@ -69,14 +69,14 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
-    dashboard, if it is installed.
+    dashboard, if its extra is installed.
 
     Example: outlive up shop.tasks:app
     """
     from outlive.cli.dashboard import beside_worker
 
     with ExitStack() as stack:
-        dashboard = functools.cache(lambda url: stack.enter_context(beside_worker(context, url, log_format)))
+        dashboard = functools.cache(lambda *of: stack.enter_context(beside_worker(context, *of)))
         logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
         work(context, target, slots=slots, dashboard=dashboard, **logging)
 
@@ -87,7 +87,7 @@ def work(
     *,
     quiet: bool,
     log_level: str | None,
-    dashboard: Callable[[str], None] | None = None,
+    dashboard: Callable[[str, str], None] | None = None,
     batch: bool = False,
     max_tasks: int | None = None,
     **flags: int | str | list[str] | None,
@@ -110,7 +110,7 @@ def work(
                     migrate.migrate(connection)
             url = migrate.ready(config)
         if dashboard is not None:
-            dashboard(url)
+            dashboard(url, config.log_format)
         return url
 
     if context.config_file is not None:
