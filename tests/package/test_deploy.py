@@ -297,6 +297,22 @@ def test_a_unit_starts_a_command_with_settings_that_exist(path: Path) -> None:
         assert float(service["TimeoutStopSec"]) > STOPPED_S
 
 
+def test_the_commands_of_the_page_install_each_unit_with_what_it_starts(tmp_path):
+    page = (DEPLOY.parent / "docs" / "how-to" / "deploy.md").read_text()
+    units, programs = tmp_path / "etc/systemd/system", tmp_path / "srv/outlive"
+    units.mkdir(parents=True)
+    programs.mkdir(parents=True)
+    for line in re.findall(r"^ *((?:cp|install) .*deploy/systemd/.*)$", page, re.MULTILINE):
+        subprocess.run(
+            ["bash", "-c", re.sub(r" (/(?:etc|srv)/)", rf" {tmp_path}\1", line)], cwd=DEPLOY.parent, check=True
+        )
+        for unit in units.glob("*.service"):
+            if own := re.search(r"^ExecStart=/(srv/outlive/outlive-\S+)", unit.read_text(), re.MULTILINE):
+                assert os.access(tmp_path / own[1], os.X_OK), f"{line} installs {unit.name} without its program"
+    installed = {path.name for path in (*units.iterdir(), *programs.iterdir())}
+    assert installed == {path.name for path in (DEPLOY / "systemd").iterdir()}
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_units(tmp_path):
     for path in (*UNITS, DEPLOY / "systemd" / "outlive-scale.timer"):
