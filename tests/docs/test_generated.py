@@ -1,5 +1,7 @@
 """The generated pages of reference are those of this code, and leave nothing unexplained."""
 
+import re
+
 from tools.docs import api, schema
 from tools.docs.generating import pages
 
@@ -11,6 +13,13 @@ def test_the_generated_pages_are_those_that_are_committed():
 
 def test_every_public_name_method_and_option_is_explained():
     assert api.silent() == []
+
+
+def test_every_object_that_a_method_returns_has_an_entry_of_its_own():
+    page = api.as_markdown()
+    returned = set(re.findall(r"-> ([A-Z]\w+)$", page, re.MULTILINE)) - {"Any", "NoReturn"}
+    for_a_block_or_as_a_decorator = {"BatchBlock", "Lifespan", "ScheduleDecorator"}
+    assert returned - for_a_block_or_as_a_decorator <= set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
 
 
 def test_everything_public_in_the_schema_is_explained():

@@ -15,11 +15,11 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import cache, declaring, options, queue, schedule, source
+from outlive.client import cache, declaring, options, queue, schedule, source, worker
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
-    "Jobs and their results": ["Job", "JobProgress", "gather", "agather", "Queue"],
+    "Jobs and their results": ["Job", "JobProgress", "gather", "agather", "Queue", "Worker"],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": [
         "current",
@@ -45,6 +45,7 @@ SECTIONS: dict[str, list[str]] = {
 BESIDE: dict[str, Any] = {
     "BoundJob": options.BoundJob,
     "Queue": queue.Queue,
+    "Worker": worker.Worker,
     "Request": source.Request,
     "Cache": cache.Cache,
     **{name: getattr(pytest, name) for name in ("Jobs", "Ran", "Enqueued")},
