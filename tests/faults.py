@@ -351,6 +351,17 @@ def wait_for(path: str) -> str:
     return "seen"
 
 
+@app.task(timeout=0.5, max_attempts=1)
+def return_late() -> str:
+    """Return something after its time is over, before it is killed."""
+    try:
+        time.sleep(600)
+    except outlive.Stopped:
+        outlive.current().checkpoint("half")
+        outlive.current().record("shop", "price", 7)
+    return "half"
+
+
 @app.task
 def clean_up(path: str) -> None:
     """Ignore `stopping`; SIGTERM raises Stopped, and `finally` runs."""

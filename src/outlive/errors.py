@@ -147,7 +147,12 @@ class SourceBusy(OutliveError):
 
 
 class Stopped(BaseException):
-    """Raised inside a job when its worker stops it, so that `finally` runs. Not an Exception: don't catch it."""
+    """Raised inside a job that is told to stop: its time is over, it is cancelled, or its worker stops.
+
+    `finally` runs, and the job has five seconds to keep a checkpoint or a step, until it is killed. What it returns
+    after a time-out or a cancellation is not kept. Not an Exception: if you catch it, raise it again. An `async def`
+    that waits gets `asyncio.CancelledError` instead.
+    """
 
 
 class Restarted(BaseException):

@@ -117,7 +117,8 @@ class LimitOptions(TypedDict, total=False):
     """The job runs alone after it has lost one worker less, and is quarantined if two more die with it. None: without
     limit."""
     timeout: Duration | None
-    """How long an attempt may take. Then its process gets SIGTERM, and later SIGKILL. None: without limit."""
+    """How long an attempt may take. Then its process gets SIGTERM, and five seconds later SIGKILL; what it returns then
+    is not kept. None: without limit."""
     stall: Duration | None
     """How long an attempt may run without a call of `progress` or `checkpoint`. None: without limit."""
     memory: int | str | None

@@ -93,6 +93,16 @@ def test_a_hard_timeout_ends_whatever_a_job_does(start, queue):
     finished(unlimited, State.CANCELLED)
 
 
+def test_what_a_job_returns_after_its_timeout_is_not_kept_and_its_checkpoint_is(start, queue):
+    start()
+    job = faults.return_late.enqueue()
+    assert finished(job) is State.FAILED
+    (only,) = attempts(queue, job)
+    assert (only.outcome, only.result) == (Outcome.TIMED_OUT, None)
+    assert queue.value("select value #>> '{}' from outlive.steps where job_id = %s", job.id) == "half"
+    assert queue.value("select count(*) from outlive.records") == 0
+
+
 def test_the_whole_process_group_is_ended(start, tmp_path):
     worker = start()
     job = faults.leave_grandchildren.using(timeout=1.5).enqueue(str(tmp_path / "pid"), stay=True)

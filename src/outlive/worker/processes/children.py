@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 STACK_BYTES = 64 * 1024
 MOST_TICKETS_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
+"""How long a job may take to end after SIGTERM. `Stopped` and pages name this figure."""
 LEAVE_S = 2.0
 """How long a child may take to exit after its last job."""
 AHEAD_S = 0.03
