@@ -34,6 +34,12 @@ class Stubborn:
 
 
 @app.task
+def talk_in_detail() -> None:
+    log.debug("in detail")
+    log.info("in short")
+
+
+@app.task
 def talk_with_fields() -> None:
     fields = {"order": 7, "lines": [{"at": Path("/shop"), "url": "postgresql://me:secret@host/db"}]}
     log.info("sold", extra=fields)

@@ -10,6 +10,8 @@ import time
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from outlive.client.job import Job
 from outlive.humanize import short_id
 from outlive.states import State
@@ -128,6 +130,25 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     kept = output_of(queue, flood)
     assert kept.startswith("[1")
     assert kept.endswith("line 19998\nline 19999\n")
+
+
+@pytest.mark.parametrize(
+    ("levels", "kept", "logged"),
+    [
+        ({"log_level": "debug"}, False, False),
+        ({"job_log_level": "debug"}, True, False),
+        ({"job_log_level": "debug", "log_level": "debug"}, True, True),
+    ],
+)
+def test_a_debug_record_is_kept_by_the_level_of_jobs_and_logged_by_that_of_the_worker_too(
+    start, queue, levels, kept, logged
+):
+    worker = start(target=TALKING, **levels)
+    job = talking.talk_in_detail.enqueue()
+    assert finished(job) is State.SUCCEEDED
+    worker.says(f"Job {short_id(job.id)} completed successfully")
+    assert ("in detail" in output_of(queue, job), "in detail" in worker.log()) == (kept, logged)
+    assert "in short" in worker.log()
 
 
 def test_the_fields_that_a_record_is_given_are_those_of_its_json_line(start, queue):

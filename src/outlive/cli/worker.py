@@ -31,7 +31,11 @@ Batch = Annotated[bool, typer.Option("--batch", help="Stop when no job is left t
 MaxTasks = Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")]
 Name = Annotated[str | None, typer.Option(help="The name of this worker. Default: host name and pid.")]
 LogLevel = Annotated[
-    str | None, typer.Option(metavar="LEVEL", help="debug, info (a line for each job, at its end), warning or error.")
+    str | None,
+    typer.Option(
+        metavar="LEVEL",
+        help="debug (of jobs only with job_log_level=debug), info (a line for each job, at its end), warning or error.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
