@@ -20,12 +20,13 @@ from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
 from outlive.client.options import BoundJob, JobOptions
-from outlive.client.task import Task
 from outlive.errors import ConfigError, Retry
 from outlive.states import State
 from outlive.validation import MAX_COUNT
 
-if not TYPE_CHECKING:  # A type checker would take any name for one of this module.
+if TYPE_CHECKING:
+    from outlive.client.task import Task  # Not at run time: Celery's Task is another class, and is refused.
+else:  # A type checker would take any name for one of this module.
 
     def __getattr__(name: str) -> object:
         if hint := foreign_options.CELERY_NAMES.get(name):  # No AttributeError: an import would leave its words out.
@@ -38,7 +39,12 @@ app = App()
 Step: TypeAlias = "Signature | Workflow"
 Before: TypeAlias = BoundJob[Any] | list[BoundJob[Any]] | None
 """What the step before has made: a job, the jobs of a group, or nothing yet."""
-_SENT = {"countdown": "delay", "eta": "run_at", "expires": "expires", "queue": "queue", "task_id": "id"}
+_SENT = {
+    "countdown": "delay",
+    "eta": "run_at",
+    "task_id": "id",
+    **{one: one for one in ("expires", "queue", "on_failed")},
+}
 _STATES = {
     State.RUNNING: "STARTED",
     State.RETRYABLE: "RETRY",
@@ -68,7 +74,9 @@ def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """A task, as `@shared_task` or `@shared_task(bind=True, max_retries=5, …)`.
 
-    As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`. Options of outlive count more.
+    As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`. A time-out is a TimeoutError.
+    A job whose worker dies runs again with `acks_late=True`, and one whose process dies with `reject_on_worker_lost`
+    too. Options of outlive count more.
     """
     if refused := options.keys() & foreign_options.NOT_SHARED.keys():
         raise ConfigError(f"shared_task does not take {min(refused)}: {foreign_options.NOT_SHARED[min(refused)]}")
@@ -82,8 +90,9 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     for name, word in (("autoretry_for", "retry_on"), ("retry_backoff", "backoff"), ("time_limit", "timeout")):
         if given := options.pop(name, None):
             ours[word] = tuple(given) if name == "autoretry_for" else float(given)
-    if not options.pop("acks_late", True):
-        ours["on_worker_death"] = "fail"
+    late, rejected = options.pop("acks_late", False), options.pop("reject_on_worker_lost", False)
+    ours |= {} if late else {"on_worker_death": "fail"}
+    ours |= {} if late and rejected else {"max_crashes": 1}
 
     def register(function: Callable[..., Any]) -> SharedTask:
         return SharedTask(app.task(**ours | options)(_bound(function, retries) if bind else function))
@@ -250,7 +259,8 @@ class Signature:
         if "id" in using:
             using["id"] = _id(using["id"])
         first = () if self.immutable or before is None else (result_of(before),)
-        return self.task.task.using(**using, after=before or []).job(*first, *self.args, **self.kwargs)
+        using |= {"after": before, "on_failure": "cancel"} if before else {}
+        return self.task.task.using(**using).job(*first, *self.args, **self.kwargs)
 
 
 def _id(task_id: str) -> UUID:

@@ -237,6 +237,8 @@ class TaskFacts(msgspec.Struct, frozen=True):
     max_jobs: int
     """How many jobs a child runs: `recycle_after` as a number."""
     preload: bool
+    retries_timeouts: bool = True
+    """False: a time-out is final, because the task's `fail_on` and `retry_on` say so of a TimeoutError."""
 
     @property
     def share(self) -> int:

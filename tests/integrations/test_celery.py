@@ -1,6 +1,8 @@
 """outlive.celery: code that was written for Celery runs on outlive."""
 
 import importlib
+import os
+import threading
 from uuid import UUID, uuid4
 
 import pytest
@@ -91,6 +93,16 @@ def test_chains_and_groups_stand_in_each_other(outlive_jobs):
         chain()()
 
 
+def test_a_failed_step_ends_what_comes_after_it_in_a_chain_and_a_chord(outlive_jobs):
+    chained = chain(picky.s("value"), add.si(1, 2), add.s(3))()
+    summed = chord([add.s(1, 1), picky.s("value")])(total.s())
+    outlive_jobs.run()
+    for result in (chained, summed):
+        assert (result.ready(), result.state) == (True, "REVOKED")
+        with pytest.raises(outlive.JobFailed, match=r"because job \S+ ended without success"):
+            result.get(timeout=5)
+
+
 def test_a_result_has_the_states_of_celery(outlive_jobs):
     done, stopped, failed = add.delay(1, 2), add.delay(3, 4), picky.delay("value")
     assert (done.state, done.status, done.ready()) == ("PENDING", "PENDING", False)
@@ -117,6 +129,54 @@ def test_only_the_exceptions_of_autoretry_for_are_retried(outlive_jobs):
     retried, failed = picky.delay("connection"), picky.delay("value")
     outlive_jobs.run()
     assert (retried.job.status(), failed.job.status()) == (State.RETRYABLE, State.FAILED)
+
+
+@shared_task(time_limit=0.2)
+def endless() -> None:
+    threading.Event().wait()
+
+
+@shared_task(time_limit=0.2, autoretry_for=(TimeoutError,))
+def patient() -> None:
+    threading.Event().wait()
+
+
+@shared_task(acks_late=True)
+def aborts() -> None:
+    os.abort()
+
+
+@shared_task(acks_late=True, reject_on_worker_lost=True)
+def aborts_again() -> None:
+    os.abort()
+
+
+def test_a_time_out_or_a_death_of_the_process_is_retried_only_where_the_task_says_so(outlive_jobs):
+    results = [endless.delay(), patient.delay(), aborts.delay(), aborts_again.delay()]
+    ran = outlive_jobs.run(in_processes=True)
+    assert len(ran) == 4
+    assert [one.job.status() for one in results] == [
+        State.FAILED,
+        State.RETRYABLE,
+        State.QUARANTINED,
+        State.RETRYABLE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "becomes"),
+    [
+        ({}, ("fail", 1)),
+        ({"acks_late": False, "reject_on_worker_lost": True}, ("fail", 1)),
+        ({"acks_late": True}, ("retry", 1)),
+        ({"acks_late": True, "reject_on_worker_lost": True}, ("retry", None)),
+        ({"on_worker_death": "retry", "max_crashes": 2}, ("retry", 2)),
+    ],
+)
+def test_a_death_is_repeated_as_acks_late_says(monkeypatch, options, becomes):
+    monkeypatch.setattr(app, "tasks", {})
+    policy = shared_task(**options)(add.task.function).task.policy
+    assert (policy.on_worker_death, policy.max_crashes) == becomes
 
 
 def test_options_become_those_of_outlive():

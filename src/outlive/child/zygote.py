@@ -244,6 +244,7 @@ def _facts_of(app: App) -> list[protocol.TaskFacts]:
             memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,
             max_jobs=task.policy.max_jobs,
             preload=task.policy.preload,
+            retries_timeouts=not task.policy.is_final(TimeoutError()),
         )
         for name, task in app.tasks.items()
     ]

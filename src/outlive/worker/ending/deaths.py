@@ -216,6 +216,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict |
         exit_code=None if killed_by else code,
         signal=killed_by or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
         killed=True,
+        final=begun.is_final(outcome),
         peak_memory_bytes=max(peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
         cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
         output=output,

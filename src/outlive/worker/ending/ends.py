@@ -56,7 +56,7 @@ def answered(
         output=child.output_of(one, marked=done.marked),
         stack=done.stack or (stack if verdict is not None else None),
         killed=verdict is not None,
-        final=done.final,
+        final=done.final or one.is_final(outcome),
         after_s=after_s,
         source_ok=source_ok,
         took_s=took_s,

@@ -99,6 +99,10 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
         """Its attempt may have ended in the database without this worker's end."""
         return self.completing or self.suspending
 
+    def is_final(self, outcome: Outcome) -> bool:
+        """Whether this outcome, which its worker has found, forbids a retry."""
+        return outcome is Outcome.TIMED_OUT and not self.facts.retries_timeouts
+
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
         return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
