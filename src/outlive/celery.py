@@ -7,6 +7,7 @@ Options that mean something else in outlive are refused, with what to write: doc
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -94,8 +95,10 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     ours |= {} if late else {"on_worker_death": "fail"}
     ours |= {} if late and rejected else {"max_crashes": 1}
 
+    after_s = None if "backoff" in options else delay
+
     def register(function: Callable[..., Any]) -> SharedTask:
-        return SharedTask(app.task(**ours | options)(_bound(function, retries) if bind else function))
+        return SharedTask(app.task(**ours | options)(_bound(function, retries, after_s) if bind else function))
 
     return register if function is None else register(function)
 
@@ -103,24 +106,34 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
 class Request:
     """`self` of a task with `bind=True`, and its `request`. A task that is called as a function has no id."""
 
-    def __init__(self, max_retries: int | None) -> None:
+    def __init__(
+        self,
+        max_retries: int | None,
+        default_retry_delay: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`default_retry_delay`: None stands for the backoff of the task."""
         self.request, self.id, self.retries, self.max_retries = self, None, 0, max_retries
+        self.default_retry_delay, self.args, self.kwargs = default_retry_delay, list(args), dict(kwargs or {})
+        self.hostname = socket.gethostname()
         with suppress(outlive.NoJob):
             self.id, self.retries = str(outlive.current().job_id), outlive.current().attempt - 1
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("self of a task")
+        __getattr__ = foreign_options.hinting("self or self.request of a task")
 
     def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
         """Raise what lets outlive try again, up to `max_retries`."""
         if others:
             raise ConfigError(f"self.retry takes exc and countdown: give {min(others)} to shared_task, or leave it out")
-        raise Retry("" if exc is None else f"{type(exc).__name__}: {exc}", after=countdown) from exc
+        after_s = self.default_retry_delay if countdown is None else countdown
+        raise Retry("" if exc is None else f"{type(exc).__name__}: {exc}", after=after_s) from exc
 
 
-def _bound(function: Callable[..., Any], max_retries: int | None) -> Callable[..., Any]:
+def _bound(function: Callable[..., Any], retries: int | None, delay: float | None) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        return function(Request(max_retries), *args, **kwargs)
+        return function(Request(retries, delay, args, kwargs), *args, **kwargs)
 
     run.__module__, run.__qualname__, run.__doc__ = function.__module__, function.__qualname__, function.__doc__
     return run
@@ -162,6 +175,9 @@ class AsyncResult:
     """A job by its id. `job` is the handle of outlive."""
 
     id: str
+
+    def __post_init__(self) -> None:
+        app.get_job(self.id)  # It refuses what is no id.
 
     if not TYPE_CHECKING:
         __getattr__ = foreign_options.hinting("a result")
@@ -281,7 +297,12 @@ class Workflow:
     def __or__(self, other: Step) -> Workflow:
         return chain(self, other)
 
-    def __call__(self) -> Any:
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("a canvas")
+
+    def __call__(self, **options: Any) -> Any:
+        if options:
+            raise ConfigError(f"a canvas takes no {min(options)}: {foreign_options.of_canvas(min(options))}")
         jobs, last = _jobs(self, None)
         if last is None:
             raise ConfigError("a chain has at least one signature: give it one")

@@ -129,7 +129,7 @@ ATTRIBUTES = {
 _CALL = "write task(…), which calls its function here and now; in tests, use `with outlive_jobs.eager():`"
 _GROUP = "write group(task.s(one) for one in …)"
 _GET = "write result.get(timeout=…)"
-_ON_FAILED = "write task.using(on_failed=…) with `task` of the shared task"
+_ON_FAILED = "write task.s(…).set(on_failed=other), where other is a task that takes the id of the job and its error"
 SHIM = {
     "a shared task": {
         "apply": _CALL,
@@ -141,9 +141,10 @@ SHIM = {
         ),
         "AsyncResult": "write AsyncResult(id)",
     },
-    "self of a task": {
+    "self or self.request of a task": {
         "update_state": "write outlive.current().progress(current, total, message)",
-        "name": "write the name, or that of the function",
+        **dict.fromkeys(("name", "task"), "write the name, or that of the function"),
+        "called_directly": "write not self.request.id",
         **dict.fromkeys(("delay", "apply_async", "s"), "write the name of the task in place of self"),
     },
     "a result": {
@@ -154,7 +155,10 @@ SHIM = {
         **dict.fromkeys(("children", "parent"), "write `outlive show ID`, which names the jobs before and after it"),
     },
     "the result of a group": {
-        **dict.fromkeys(("successful", "failed", "revoke", "completed_count"), "write a loop: it has each result"),
+        "successful": "write all(one.successful() for one in result)",
+        "failed": "write any(one.failed() for one in result)",
+        "completed_count": "write sum(one.successful() for one in result)",
+        "revoke": "write for one in result: one.revoke(terminate=True)",
         "join_native": _GET,
     },
     "a signature": {
@@ -162,17 +166,25 @@ SHIM = {
         **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
         "apply": _CALL,
     },
+    "a canvas": {
+        "set": "write set(…) on each of its signatures",
+        "link": "write one | other, or chain(one, other)",
+        **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
+        "apply": "write canvas.apply_async(); in tests, use `with outlive_jobs.eager(raising=False):`",
+    },
 }
 """What objects of outlive.celery lack, although Celery's have it."""
 CELERY_NAMES = {
     "Celery": "all tasks are on one app: write `from outlive.celery import app`",
+    "Task": "a task has no class: write @app.on_failed and @app.on_process_start, or a decorator below @shared_task",
     "current_app": "write `from outlive.celery import app`",
     "current_task": "write outlive.current(), or bind=True",
     "crontab": 'write @app.schedule("30 7 * * MON-FRI") above @shared_task',
     "get_task_logger": "write logging.getLogger(__name__), which needs no setup",
     "signature": "write task.s(…)",
     **dict.fromkeys(("chunks", "xmap", "xstarmap"), _GROUP),
-    "SoftTimeLimitExceeded": "write outlive.Stopped, which is raised when time_limit is over; SIGKILL follows",
+    "SoftTimeLimitExceeded": "write outlive.Stopped, raised when time_limit is over: SIGKILL follows 5 s later, and "
+    "what the task returns is lost",
     "MaxRetriesExceededError": "a job that has no retry left fails with the error of its last try",
     "Ignore": "raise outlive.Cancel",
     "Reject": "raise outlive.Fail",
@@ -185,12 +197,14 @@ CELERY_NAMES = {
 }
 """What code imports from Celery, and outlive.celery does not have."""
 NOT_SHARED = {
-    "priority": "0 is the most urgent in outlive, and 9 the least; write @app.task(priority=…)",
+    "priority": "0 is the most urgent in outlive, 9 the least, and 5 the default; write @SharedTask of outlive.celery "
+    "above @app.task(priority=…), which takes the options of outlive",
     "dont_autoretry_for": "catch these exceptions in the task, and raise outlive.Fail",
 }
 """Options of outlive or Celery that would not do in a shared task what they did before."""
 _NOT_SENT = {
     "link": "write one | other, or chain(one, other)",
+    "link_error": "write on_failed=other, where other is a task that takes the id of the job and its error",
     "shadow": "leave it out: a job has the name of its task",
     **dict.fromkeys(
         ("retry", "retry_policy", "headers", "routing_key", "exchange", "compression", "connection", "producer"),
@@ -224,6 +238,11 @@ def not_sent(task: str, name: str, names: Collection[str]) -> str:
     if option in names:
         return f"write {task}.task.using({option}=…).enqueue(…)" + (f" ({note})" if note else "")
     return f"give it to the task, or write {task}.task.using(…).enqueue(…)"
+
+
+def of_canvas(name: str) -> str:
+    """What to write in place of an option of a canvas."""
+    return f"write .set({'on_failed' if name == 'link_error' else name}=…) on its signatures"
 
 
 def suggestion(name: str, names: Collection[str]) -> str | None:

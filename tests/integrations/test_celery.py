@@ -2,14 +2,27 @@
 
 import importlib
 import os
+import socket
 import threading
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 import outlive
 from outlive import foreign_options
-from outlive.celery import AsyncResult, GroupResult, Request, app, chain, chord, group, route, shared_task
+from outlive.celery import (
+    AsyncResult,
+    GroupResult,
+    Request,
+    SharedTask,
+    app,
+    chain,
+    chord,
+    group,
+    route,
+    shared_task,
+)
 from outlive.states import State
 
 
@@ -39,6 +52,22 @@ def flaky(self: Request, text: str) -> str:
 @shared_task(autoretry_for=(ConnectionError,), retry_backoff=True, acks_late=False)
 def picky(kind: str) -> None:
     raise ConnectionError if kind == "connection" else ValueError
+
+
+@shared_task(bind=True, autoretry_for=(ConnectionError,), default_retry_delay=100)
+def waits(self: Request, countdown: float | None = None) -> None:
+    raise self.retry(countdown=countdown)
+
+
+@shared_task(bind=True)
+def described(self: Request, *args: int, **kwargs: str) -> list[Any]:
+    return [self.request.args, self.request.kwargs, self.request.hostname]
+
+
+@SharedTask
+@app.task(priority=0)
+def urgent(number: int) -> int:
+    return number
 
 
 @shared_task
@@ -121,6 +150,50 @@ def test_a_bound_task_retries_itself(outlive_jobs):
     assert result.get(5) == f"done {result.id}"
 
 
+def test_a_retry_of_a_bound_task_comes_after_exactly_the_delay_that_it_says(outlive_jobs):
+    for countdown in (None, None, None, 100, 100):
+        waits.delay(countdown)
+    assert len(outlive_jobs.run()) == 5
+    outlive_jobs.advance("95s")
+    assert outlive_jobs.run() == []
+    outlive_jobs.advance("5s")
+    assert len(outlive_jobs.run()) == 5
+
+
+def test_a_bound_task_sees_its_arguments_and_its_host(outlive_jobs):
+    result = described.delay(1, 2, colour="red")
+    outlive_jobs.run()
+    assert result.get(5) == [[1, 2], {"colour": "red"}, socket.gethostname()]
+
+
+def test_a_task_of_outlive_with_a_priority_gets_the_calls_of_celery(outlive_jobs):
+    last = (add.s(1, 2) | urgent.s()).delay()
+    urgent.delay(4)
+    outlive_jobs.run()
+    assert last.get(5) == 3
+    assert {job.priority for job in outlive_jobs.enqueued(urgent.task)} == {0}
+
+
+def test_a_job_of_a_canvas_tells_another_task_that_it_failed(outlive_jobs):
+    last = (add.si(1, 2) | picky.si("value").set(on_failed=told) | add.si(3, 4))()
+    outlive_jobs.run()
+    [failed] = outlive_jobs.enqueued(picky.task)
+    assert [AsyncResult(str(job.id)).get(5) for job in outlive_jobs.enqueued(told.task)] == [str(failed.id)]
+    assert last.state == "REVOKED"
+
+
+def test_a_result_of_what_is_no_id_is_refused_at_once():
+    with pytest.raises(outlive.ConfigError, match=r"id is 'x': it must be a UUID"):
+        AsyncResult("x")
+
+
+def test_a_canvas_takes_no_options_and_says_what_to_write():
+    with pytest.raises(outlive.ConfigError, match=r"takes no countdown: write \.set\(countdown=…\) on its signatures"):
+        chain(add.s(1, 2), add.s(3)).apply_async(countdown=5)
+    with pytest.raises(outlive.ConfigError, match=r"takes no link_error: write \.set\(on_failed=…\) on its signatures"):
+        chain(add.s(1, 2), add.s(3)).apply_async(link_error=told.s())
+
+
 def test_a_bound_task_can_be_called_as_a_function():
     assert whoami(3) == (None, 0, 7, 3)
 
@@ -195,7 +268,7 @@ def test_options_of_outlive_count_more_than_those_of_celery():
     ("option", "sentence"),
     [
         ("rate_limit", r"rate_limit; did you mean source"),
-        ("priority", r"does not take priority: 0 is the most urgent in outlive, and 9 the least"),
+        ("priority", r"does not take priority: 0 is the most urgent in outlive, 9 the least, .*write @SharedTask"),
         ("dont_autoretry_for", r"does not take dont_autoretry_for: catch these exceptions"),
     ],
 )
@@ -208,7 +281,7 @@ def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_w
     ("option", "sentence"),
     [
         ("priority", r"write add\.task\.using\(priority=…\)\.enqueue\(…\)$"),
-        ("link_error", r"write add\.task\.using\(on_failed=…\)\.enqueue\(…\) \(a task that takes the id"),
+        ("link_error", r"write on_failed=other, where other is a task that takes the id"),
         ("time_limit", r"write add\.task\.using\(timeout=…\)\.enqueue"),
         ("link", r"write one \| other"),
         ("retry", r"leave it out: it is for a broker$"),
@@ -248,10 +321,11 @@ def test_a_retry_with_other_options_is_refused():
 
 SHIM = {
     "a shared task": add,
-    "self of a task": Request(3),
+    "self or self.request of a task": Request(3),
     "a result": AsyncResult(str(uuid4())),
     "the result of a group": GroupResult([]),
     "a signature": add.s(1, 2),
+    "a canvas": add.s(1, 2) | add.s(3),
 }
 
 
