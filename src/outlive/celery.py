@@ -22,6 +22,7 @@ from outlive.client.job import Job, gather
 from outlive.client.linking import result_of
 from outlive.client.options import BoundJob, JobOptions
 from outlive.errors import ConfigError, Retry
+from outlive.policy import exponential
 from outlive.states import State
 from outlive.validation import MAX_COUNT
 
@@ -88,9 +89,10 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     delay = retrying.get("countdown", options.pop("default_retry_delay", 180))
     ours: dict[str, Any] = {"fail_on": Exception, "backoff": [delay]}
     ours["max_attempts"] = MAX_COUNT if retries is None else retries + 1
-    for name, word in (("autoretry_for", "retry_on"), ("retry_backoff", "backoff"), ("time_limit", "timeout")):
-        if given := options.pop(name, None):
-            ours[word] = tuple(given) if name == "autoretry_for" else float(given)
+    ours["retry_on"] = tuple(options.pop("autoretry_for", ()))
+    base, cap = options.pop("retry_backoff", False), options.pop("retry_backoff_max", 600)
+    ours |= {"backoff": exponential(float(base), float(cap))} if base else {}
+    ours |= {"timeout": limit} if (limit := options.pop("time_limit", None)) else {}
     late, rejected = options.pop("acks_late", False), options.pop("reject_on_worker_lost", False)
     ours |= {} if late else {"on_worker_death": "fail"}
     ours |= {} if late and rejected else {"max_crashes": 1}

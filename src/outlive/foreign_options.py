@@ -25,10 +25,12 @@ WORDS: dict[str, dict[str, Word]] = {
         "max_retries": Word("max_attempts", TASK, "it counts the first try too: max_retries=3 is max_attempts=4"),
         "autoretry_for": Word("retry_on", TASK, "without fail_on, every exception is retried"),
         "dont_autoretry_for": Word("fail_on", TASK, "an exception that is in both lists is retried"),
-        "default_retry_delay": Word("backoff", TASK, "a list of one delay is constant: backoff=[180]"),
+        "default_retry_delay": Word("backoff", TASK, "a list of one delay does not double: backoff=[180]"),
         "retry_backoff": Word("backoff", TASK),
         "time_limit": Word("timeout", TASK),
-        "soft_time_limit": Word("timeout", TASK, "SIGTERM raises outlive.Stopped in the job, SIGKILL follows"),
+        "soft_time_limit": Word(
+            "timeout", TASK, "SIGTERM raises outlive.Stopped in the job, SIGKILL follows after 5 s"
+        ),
         "rate_limit": Word("source", TASK, "a source has a rate_limit_per_minute for all workers together"),
         "acks_late": Word("on_worker_death", TASK, '"retry", the default, is like acks_late; "fail" is not'),
         "retry_on_worker_lost": Word("max_crashes", TASK, "a job whose process dies is always retried"),
@@ -126,7 +128,8 @@ ATTRIBUTES = {
     },
 }
 """What other systems have where outlive has none."""
-_CALL = "write task(…), which calls its function here and now; in tests, use `with outlive_jobs.eager():`"
+_EAGER = "in tests, use `with outlive_jobs.eager(raising=False):`"
+_CALL = f"write task(…), which calls its function here and now; {_EAGER}"
 _GROUP = "write group(task.s(one) for one in …)"
 _GET = "write result.get(timeout=…)"
 _ON_FAILED = "write task.s(…).set(on_failed=other), where other is a task that takes the id of the job and its error"
@@ -170,7 +173,7 @@ SHIM = {
         "set": "write set(…) on each of its signatures",
         "link": "write one | other, or chain(one, other)",
         **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
-        "apply": "write canvas.apply_async(); in tests, use `with outlive_jobs.eager(raising=False):`",
+        "apply": f"write canvas.apply_async(); {_EAGER}",
     },
 }
 """What objects of outlive.celery lack, although Celery's have it."""
@@ -199,6 +202,7 @@ CELERY_NAMES = {
 NOT_SHARED = {
     "priority": "0 is the most urgent in outlive, 9 the least, and 5 the default; write @SharedTask of outlive.celery "
     "above @app.task(priority=…), which takes the options of outlive",
+    "retry_on_worker_lost": "write max_crashes=…, which counts the first one too: with 2, a job runs again after one",
     "dont_autoretry_for": "catch these exceptions in the task, and raise outlive.Fail",
 }
 """Options of outlive or Celery that would not do in a shared task what they did before."""

@@ -51,7 +51,7 @@ def flaky(self: Request, text: str) -> str:
 
 @shared_task(autoretry_for=(ConnectionError,), retry_backoff=True, acks_late=False)
 def picky(kind: str) -> None:
-    raise ConnectionError if kind == "connection" else ValueError
+    raise ConnectionError if kind == "connection" else ValueError(kind)
 
 
 @shared_task(bind=True, autoretry_for=(ConnectionError,), default_retry_delay=100)
@@ -259,6 +259,22 @@ def test_options_become_those_of_outlive():
     assert (whoami.task.policy.max_attempts, whoami.task.policy.backoff_s) == (8, (5.0,))
 
 
+def test_an_exponential_backoff_ends_at_the_maximum_of_celery(monkeypatch):
+    monkeypatch.setattr(app, "tasks", {})
+    plain = shared_task(name="plain", retry_backoff=150)(add.task.function).task.policy
+    own = shared_task(name="own", retry_backoff=True, retry_backoff_max=3)(add.task.function).task.policy
+    assert (plain.backoff_s, own.backoff_s) == ((150.0, 300.0, 600.0), (1.0, 2.0, 3.0))
+
+
+def test_a_result_of_a_failed_task_raises_the_same_in_eager_tests_as_with_a_worker(outlive_jobs):
+    with outlive_jobs.eager(raising=False), pytest.raises(outlive.JobFailed, match="is failed: ValueError: value;"):
+        picky.delay("value").get(timeout=5)
+    result = picky.delay("value")
+    outlive_jobs.run(in_processes=True)
+    with pytest.raises(outlive.JobFailed, match="is failed: ValueError: value;"):
+        result.get(timeout=5)
+
+
 def test_options_of_outlive_count_more_than_those_of_celery():
     task = shared_task(name="own", retry_backoff=2, backoff=[2, 30], max_attempts=9)(add.task.function).task
     assert (task.policy.backoff_s, task.policy.max_attempts) == ((2.0, 30.0), 9)
@@ -269,6 +285,7 @@ def test_options_of_outlive_count_more_than_those_of_celery():
     [
         ("rate_limit", r"rate_limit; did you mean source"),
         ("priority", r"does not take priority: 0 is the most urgent in outlive, 9 the least, .*write @SharedTask"),
+        ("retry_on_worker_lost", r"does not take retry_on_worker_lost: write max_crashes=…"),
         ("dont_autoretry_for", r"does not take dont_autoretry_for: catch these exceptions"),
     ],
 )
