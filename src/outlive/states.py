@@ -90,7 +90,7 @@ TRANSITIONS = (
     Transition("fail", (RUNNING,), RETRYABLE, "end_and_claim", "Its function raised."),
     Transition("fail", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`, or by `Fail`."),
     Transition("time_out", (RUNNING,), RETRYABLE, "end_and_claim", "It took too long or stalled."),
-    Transition("time_out", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`."),
+    Transition("time_out", (RUNNING,), FAILED, "end_and_claim", "The same at the last attempt, or by `fail_on`."),
     Transition("exhaust", (RUNNING,), RETRYABLE, "end_and_claim", "Its function raised MemoryError."),
     Transition("exhaust", (RUNNING,), FAILED, "end_and_claim", "The same in the last of `max_attempts`."),
     Transition("overrun", (RUNNING,), RETRYABLE, "end_and_claim", "It was killed for its memory."),

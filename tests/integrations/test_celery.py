@@ -1,5 +1,6 @@
 """outlive.celery: code that was written for Celery runs on outlive."""
 
+import asyncio
 import importlib
 import os
 import socket
@@ -209,6 +210,16 @@ def endless() -> None:
     threading.Event().wait()
 
 
+@shared_task(time_limit=0.2, share=2)
+async def endless_beside_others() -> None:
+    await asyncio.Event().wait()
+
+
+@shared_task(stall=0.2)
+def stalled() -> None:
+    threading.Event().wait()
+
+
 @shared_task(time_limit=0.2, autoretry_for=(TimeoutError,))
 def patient() -> None:
     threading.Event().wait()
@@ -225,11 +236,11 @@ def aborts_again() -> None:
 
 
 def test_a_time_out_or_a_death_of_the_process_is_retried_only_where_the_task_says_so(outlive_jobs):
-    results = [endless.delay(), patient.delay(), aborts.delay(), aborts_again.delay()]
-    ran = outlive_jobs.run(in_processes=True)
-    assert len(ran) == 4
+    tasks = (endless, endless_beside_others, stalled, patient, aborts, aborts_again)
+    results = [task.delay() for task in tasks]
+    assert len(outlive_jobs.run(in_processes=True)) == len(tasks)
     assert [one.job.status() for one in results] == [
-        State.FAILED,
+        *[State.FAILED] * 3,
         State.RETRYABLE,
         State.QUARANTINED,
         State.RETRYABLE,

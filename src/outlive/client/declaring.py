@@ -50,8 +50,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     """Exceptions that are retried although `fail_on` names them or a base of them."""
     fail_on: type[BaseException] | tuple[type[BaseException], ...]
-    """Exceptions that fail the job at once. Every other exception is retried, up to `max_attempts`. A time-out counts
-    as a TimeoutError."""
+    """Exceptions that fail the job at once. Every other exception is retried, up to `max_attempts`. A time-out or
+    a stall counts as a TimeoutError."""
     quarantine_by: policy.QuarantineBy
     """What crashes are counted for: job, the default, or fingerprint, all jobs with the same task and arguments."""
     keep_finished: Duration
