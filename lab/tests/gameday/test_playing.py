@@ -1,5 +1,6 @@
 """Real games, as people play them: with real workers, real kills, and a verdict."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -221,6 +222,20 @@ def test_a_completion_waits_before_it_is_written_whichever_cursor_sends_it(datab
         connection.pause_s = 0.001
         psycopg.RawCursor(connection).execute("select")
         assert connection.pause_s == 0.0
+
+
+def test_a_shared_client_opens_another_connection_if_the_server_has_closed_its_own(database_url, queue):
+    its_session = "select pid from pg_stat_activity where application_name = 'gameday shared'"
+
+    async def use_it_after_its_session_has_ended() -> None:
+        client = connections.Client(database_url)
+        await client.run("select", [])
+        queue.execute("select pg_terminate_backend(%s)", queue.values(its_session))
+        eventually(lambda: not queue.values(its_session))
+        await client.run("select", [])
+        await client.close()
+
+    asyncio.run(use_it_after_its_session_has_ended())
 
 
 SLEEPER = "input(); kept = b'x' * (16 << 20); print(flush=True); import time; time.sleep(600)"

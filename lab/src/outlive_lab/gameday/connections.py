@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from select import select
 from typing import Any, TypeVar
 
 import psycopg
@@ -39,7 +40,10 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[object, ...]]):
 
 
 class Client:
-    """A connection that all jobs of a process share. It is opened again after an error."""
+    """A connection that all jobs of a process share. It is opened again after an error, and if its session has ended.
+
+    That may be long ago, if the process was frozen meanwhile.
+    """
 
     def __init__(self, url: str | None) -> None:
         self._url = url
@@ -49,6 +53,8 @@ class Client:
     async def run(self, statement: str, values: Sequence[object]) -> None:
         """In time, also if others wait before this one for a server that is frozen."""
         async with asyncio.timeout(ANSWER_S), self._lock:
+            if self._connection is not None and _has_ended(self._connection):
+                await self.close()
             self._connection = self._connection or await connect(self._url)
             try:
                 await self._connection.execute(statement.encode(), values)
@@ -60,6 +66,11 @@ class Client:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
+
+
+def _has_ended(connection: AsyncConnection) -> bool:
+    """An idle session sends nothing before its end."""
+    return bool(select([connection], [], [], 0)[0])
 
 
 async def connect(url: str | None) -> AsyncConnection:
