@@ -88,11 +88,13 @@ def test_a_look_reads_a_bounded_number_of_processes(root, files_read):
 
 
 def test_open_files_take_their_part_of_a_look_if_they_count():
-    with ExitStack() as files:
-        for _ in range(STEPS * STEP):
-            files.enter_context(open(os.devnull))
-        assert Survey(os.getpid()).look()
-        assert not Survey(os.getpid()).look(since=1.0)
+    holder = f"kept = [open({os.devnull!r}) for _ in range({STEPS * STEP})]; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert Survey(process.pid).look()
+        assert not Survey(process.pid).look(since=1.0)
+        process.communicate(b"\n")
 
 
 def test_a_file_of_many_processes_counts_once(root):
