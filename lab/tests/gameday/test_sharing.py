@@ -103,6 +103,14 @@ def test_a_failure_while_the_database_is_away_is_right(story):
     assert story.broken() == set()
 
 
+def test_a_failure_of_a_job_whose_machine_was_frozen_is_right(story):
+    """It waits for an answer by the clock."""
+    story.end_as("failed")
+    story.fault(Kind.MACHINE, at_s=20.0)
+    story.history.faults[-1].lasted_s = 11.0
+    assert story.broken() == set()
+
+
 def test_a_job_alone_in_its_process_may_be_killed_as_a_spare_one(story):
     story.end_as("crashed")
     crash = next(one for one in story.attempts if one.outcome == "crashed" and one.job == story.neighbour)

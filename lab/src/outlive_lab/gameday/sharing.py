@@ -27,7 +27,8 @@ def broken(facts: Facts) -> Broken:
 
 
 def _charged(facts: Facts) -> Broken:
-    """No innocent job crashes. It fails only while the database, which it writes to, is away."""
+    """No innocent job crashes. It fails only while the database, which it writes to, is away, or after the machine was
+    frozen for longer than it waits for an answer."""
     for id, attempts in facts.lives.items():
         if not facts.shares(id) or facts.harms(id):
             continue
@@ -35,7 +36,8 @@ def _charged(facts: Facts) -> Broken:
             span = (one.started_s or one.ended_s, one.ended_s)
             if one.outcome == "crashed" and not _killed_alone(facts, one):
                 yield "innocent charged", id, f"attempt {one.number} crashed ({one.signal}), and it did nothing"
-            if one.outcome == "failed" and not facts.history.away(*span, margin_s=RECONNECT_S):
+            excused = any(ask(*span, margin_s=RECONNECT_S) for ask in (facts.history.away, facts.history.frozen))
+            if one.outcome == "failed" and not excused:
                 yield "innocent charged", id, f"attempt {one.number} failed while the database was there"
 
 
