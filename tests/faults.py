@@ -53,6 +53,12 @@ def warm(n: int = 0) -> int:
 
 
 @app.task(recycle_after=10000)
+def warm_for(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@app.task(recycle_after=10000)
 def warm_until(path: str) -> None:
     """Return at once without a path; with one, note the start and go on until the file is there."""
     if path:

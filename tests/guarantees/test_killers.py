@@ -187,7 +187,9 @@ def test_killers_take_down_neither_the_worker_nor_any_other_job(start, queue):
         finished(one, State.SUCCEEDED)
     for killer in killers:
         finished(killer, State.QUARANTINED)
-    found = queue.execute("select state, count(*) from outlive.attempts group by 1 order by 2").fetchall()
+    # On a busy machine a job that was given ahead may come back, at no cost.
+    ends = "select state, count(*) from outlive.attempts where outcome <> 'released' group by 1"
+    found = queue.execute(ends).fetchall()
     assert dict(found) == {"quarantined": 9, "retryable": 18, "succeeded": 200}
     assert worker.process.poll() is None
 

@@ -35,10 +35,10 @@ def test_a_worker_gets_more_slots_and_fewer_while_it_runs(start, queue, database
 
 def test_a_worker_with_fewer_slots_keeps_fewer_children_busy_however_many_jobs_wait(start, queue):
     worker = start(slots=2, name="web-7", heartbeat_s="600")
-    faults.app.enqueue_many(faults.warm.job(n) for n in range(9000))
+    faults.app.enqueue_many(faults.warm_for.job(0.002) for _ in range(3000))
     eventually(lambda: queue.value("select count(distinct result::text) from outlive.attempts") == 2, within_s=20)
     queue.run(store.set_worker("web-7", {"slots": 1}))
-    eventually(lambda: queue.value("select count(*) from outlive.attempts") == 9000, within_s=60)
+    eventually(lambda: queue.value("select count(*) from outlive.attempts") == 3000, within_s=60)
     assert "has 1 slot" in worker.log()
     last = "select distinct t.result::text from (select * from outlive.attempts order by token desc limit 500) t"
     assert len(queue.values(last)) == 1
