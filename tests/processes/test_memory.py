@@ -116,7 +116,9 @@ def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
     waits = None
     if made == "while it runs":
         job = waits = faults.attach_shared_memory.enqueue(str(in_shared_memory), how)
-        eventually(lambda: job.status() is State.RUNNING)
+        # What is made before the worker has looked at the job's files for the first time may be the job's own.
+        runs = "select from outlive.running where started_at < clock_timestamp() - interval '500 ms'"
+        eventually(lambda: queue.execute(runs).fetchall(), within_s=20)
     own = in_shared_memory.with_name(f"{in_shared_memory.name}.part")
     with own.open("wb") as file:
         file.write(b"x" * 100_000_000)
