@@ -50,7 +50,10 @@ class Server:
             self._unread += self._link.recv(65536)
         *lines, self._unread = self._unread.split(b"\n")
         found = [json.loads(line) for line in lines]
-        self.ends |= {pid: end for pid, end in found if end is not None}
+        for pid, end in found:
+            self.ends.pop(pid, None)  # A pid that starts has ended before, where the kernel has come round.
+            if end is not None:
+                self.ends[pid] = end
         return found
 
 
