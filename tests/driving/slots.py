@@ -57,7 +57,7 @@ async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Wa
     """Slots whose children are ready. `facts` change the warm task."""
     heard, config = Heard(), Config()
     zygotes = Zygotes("tests.faults:app", uuid4())
-    slots = Slots(config, number, zygotes, cast("AttemptEvents", heard))
+    slots = Slots(config, number, zygotes, Leases(lease_s=300, renew_s=20), cast("AttemptEvents", heard))
     zygotes.start()
     try:
         zygotes.open(await zygotes.current.ready(), slots)
@@ -65,7 +65,7 @@ async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Wa
         slots.tasks[WARM] = msgspec.structs.replace(slots.tasks[WARM], **facts)
         for task in (WARM, SAYING):
             slots.pace.note(task, 0.001, 0.001)  # Jobs of these tasks are given ahead.
-        yield slots, Watch(slots, Leases(lease_s=300, renew_s=20)), heard
+        yield slots, Watch(slots), heard
     finally:
         slots.end()
         zygotes.end()

@@ -15,7 +15,6 @@ import pytest
 from outlive import linux
 from outlive.protocol import read_tickets
 from outlive.states import Outcome
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending import deaths
 from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
@@ -268,6 +267,17 @@ def test_no_jobs_are_taken_in_while_more_run_than_there_are_slots_now(tmp_path):
     assert (after, capacity) == ({}, 0)
 
 
+def test_a_job_whose_lease_may_be_over_does_not_begin():
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, _, heard):
+            slots.leases.hold([1], since=time.monotonic() - 300)
+            slots.accept(claimed("", ""), {})
+            await aeventually(lambda: len(heard.ends) == 2)
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.RELEASED, 2: Outcome.SUCCEEDED}
+
+
 def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path):
     async def play() -> Mapping[str, int]:
         async with some_slots(1, max_jobs=3) as (slots, _, _heard):
@@ -285,7 +295,7 @@ def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_
             (child,) = slots.busy
             seen = []
             for later_s in (0.05, 0.07, 0.12):
-                slots.drop_unplaced(child.current.started + later_s, Leases(lease_s=300, renew_s=20))
+                slots.drop_unplaced(child.current.started + later_s)
                 seen.append(heard.outcomes())
             return seen
 

@@ -98,7 +98,7 @@ class Services:
         )  # fmt: skip
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
-        slots = self.slots = Slots(config, me.slots, zygotes, AttemptEvents(self))
+        slots = self.slots = Slots(config, me.slots, zygotes, leases, AttemptEvents(self))
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         self.claims = claim_loop(
             me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
@@ -106,7 +106,7 @@ class Services:
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.calls = JobCalls(asked, self.waits, self.steps)
-        self.watch = Watch(slots, leases)
+        self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, config, live, slots=slots, leases=leases, outbox=outbox, progress=self.progress)
         self.cancels = Cancels(me.id, live, slots=slots, watch=self.watch, wake=wake)

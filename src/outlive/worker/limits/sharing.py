@@ -14,7 +14,6 @@ from outlive import linux
 from outlive.humanize import short_id
 from outlive.protocol import FOR_ALL, TICK_S
 from outlive.states import Outcome
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
 from outlive.worker.processes.children import KILL_AFTER_S, Child, Pulse, Shared
@@ -34,8 +33,8 @@ _log = logging.getLogger("outlive.worker")
 
 
 class SharedWatch:
-    def __init__(self, slots: Slots, leases: Leases) -> None:
-        self._slots, self._leases = slots, leases
+    def __init__(self, slots: Slots) -> None:
+        self._slots, self._leases = slots, slots.leases
 
     def judge(self, child: Child, shared: Shared, now: float, ran_until: float) -> None:
         pulse = child.pulse()

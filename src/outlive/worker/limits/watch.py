@@ -12,7 +12,6 @@ import time
 
 from outlive.humanize import short_id
 from outlive.states import Outcome
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits import memory_limits, running_time
 from outlive.worker.limits.sharing import SharedWatch
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
@@ -30,9 +29,9 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Watch:
-    def __init__(self, slots: Slots, leases: Leases) -> None:
-        self._slots, self._leases = slots, leases
-        self._sharing = SharedWatch(slots, leases)
+    def __init__(self, slots: Slots) -> None:
+        self._slots, self._leases = slots, slots.leases
+        self._sharing = SharedWatch(slots)
 
     async def run_once(self) -> None:
         slots, zygotes = self._slots, self._slots.zygotes
@@ -43,7 +42,7 @@ class Watch:
         slots.reader.resume()
         slots.look_for_trouble(now)
         slots.deferred.report_due(ran_until)
-        slots.drop_unplaced(now, self._leases)
+        slots.drop_unplaced(now)
         slots.deaths.oom_kills.forget_old(zygotes.groups)
         for child in slots.children:
             if child.pid and not child.given and not child.parked:

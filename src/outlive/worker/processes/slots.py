@@ -52,8 +52,8 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Slots:
-    def __init__(self, config: Config, size: int, zygotes: Zygotes, report: AttemptEvents) -> None:
-        self.config, self.size, self.zygotes, self.report = config, size, zygotes, report
+    def __init__(self, config: Config, size: int, zygotes: Zygotes, leases: Leases, report: AttemptEvents) -> None:
+        self.config, self.size, self.zygotes, self.leases, self.report = config, size, zygotes, leases, report
         self.queues = config.queues
         """Those that this worker serves; None: all."""
         self.reader = ChildReader(report, self._done)
@@ -193,6 +193,9 @@ class Slots:
     def _place_all(self) -> None:
         for one in self.withdraw(lambda one: one.job.task not in self.tasks):
             self.release(one.job, *NO_TASK)  # A child from before the last reload returned it.
+        now = time.monotonic()
+        for one in self.withdraw(lambda one: self.leases.expired(one.job.token, now)):
+            self.release(one.job)  # This process stood still: others may run it.
         share, ahead = cache(partial(self.room.share, len(self.unplaced))), cache(self.room.ahead)
         free, at_hand = self.size - len(self.busy), self.zygotes.at_hand()
         placed: set[int] = set()
@@ -216,7 +219,7 @@ class Slots:
         self.unplaced.extendleft(reversed(returned))
         self.place()
 
-    def drop_unplaced(self, now: float, leases: Leases) -> None:
+    def drop_unplaced(self, now: float) -> None:
         """Release jobs that waited too long for a child, soon if the job of every slot takes long.
 
         Those that may share with few others or none come back a second later, one after the other: this worker would
@@ -225,7 +228,7 @@ class Slots:
         if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
             for one in self.unplaced:
                 one.waits_until = min(one.waits_until, now + MOVE_S)
-        late = self.withdraw(lambda one: now > one.waits_until or leases.expired(one.job.token, now))
+        late = self.withdraw(lambda one: now > one.waits_until)
         for number, one in enumerate(late):
             pause_s = min(MAX_PAUSE_S, 1.0 + number / (self.size * one.crowd)) if one.crowd < one.facts.share else None
             self.release(one.job, after_s=pause_s)
