@@ -65,11 +65,6 @@ class Story:
         self.token += 1
         before = [one for one in self.attempts if one.job == id]
         outcomes = [*(one.outcome for one in before), outcome]
-        counts = {
-            "failures": outcomes.count("failed") + outcomes.count("timed_out"),
-            "crashes": outcomes.count("crashed"),
-            "losses": outcomes.count("lost"),
-        }
         made = Attempt(
             id,
             len(before) + 1,
@@ -80,7 +75,9 @@ class Story:
             "SIGKILL" if outcome == "crashed" else None,
             self.token * STEP_S,
             self.token * STEP_S + 1.0,
-            *counts.values(),
+            failures=outcomes.count("failed") + outcomes.count("timed_out"),
+            crashes=outcomes.count("crashed"),
+            losses=outcomes.count("lost"),
         )
         self.attempts.append(made)
         if outcome != "cancelled":

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gameday.making import STEADY, Story
+from gameday.making import STEADY, VICTIM, Story
 from outlive_lab.gameday import times
 from outlive_lab.gameday.history import Kept, Kind, Mark, Start
 from outlive_lab.gameday.options import Bounds
@@ -93,7 +93,15 @@ def test_a_job_whose_neighbour_harms_their_process_begins_again(story):
 
 def test_a_job_whose_process_the_kernel_chose_begins_again(story):
     story.history.faults.clear()
+    story.fault(Kind.OOM, at_s=20.5, worker=VICTIM, pid=7)
+    assert story.broken() == {"begun twice"}, "that was another worker's"
     story.fault(Kind.OOM, at_s=20.5, worker=STEADY, pid=7)
+    assert story.broken() == set()
+
+
+def test_a_job_whose_process_its_worker_gave_up_for_another_job_begins_again(story):
+    story.history.faults.clear()
+    story.history.given_up.add(100)
     assert story.broken() == set()
 
 

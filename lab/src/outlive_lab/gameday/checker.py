@@ -266,7 +266,7 @@ def _crashed(facts: Facts) -> Broken:
         if behind and one.signal == "SIGKILL":
             kills[one.worker].remove(behind[0])
         else:
-            words = f"attempt {one.number} on {one.worker} crashed ({one.signal}) without a kill"
+            words = f"attempt {one.number} on {one.worker} crashed without a kill: {one.error}"
             yield "crashed by itself", one.job, words
 
 

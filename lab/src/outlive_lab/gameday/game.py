@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.temporary.program import handling
 from outlive.worker.attempts.leases import NOT_OURS
+from outlive.worker.processes.assignments import LEASE_LOST
 from outlive_lab.gameday import deck, jobs, tables
 from outlive_lab.gameday.faults import Faults
 from outlive_lab.gameday.feeding import Feeding
@@ -39,6 +41,8 @@ SHARP_S = 0.005
 """An answer that took longer tells the database's clock too inexactly."""
 FENCED = NOT_OURS.partition("%d")[2].encode()
 """How a worker's log tells that it reported an attempt too late."""
+GIVEN_UP = re.compile(rf" jobs of child (\d+): {LEASE_LOST.error}".encode())
+"""How it tells that it kills a shared process."""
 
 
 class Game:
@@ -92,7 +96,9 @@ class Game:
                 self._reap()
                 self.server.close()
         self.history.short_leases = {one.name for one in self.workers.gone if one.short_lease}
-        self.history.reports_fenced = sum(one.log.read_bytes().count(FENCED) for one in self.workers.gone)
+        for log in (one.log.read_bytes() for one in self.workers.gone):
+            self.history.reports_fenced += log.count(FENCED)
+            self.history.given_up.update(int(pid) for pid in GIVEN_UP.findall(log))
         return self.history
 
     def keep_logs(self, path: Path) -> None:

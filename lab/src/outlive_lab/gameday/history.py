@@ -181,6 +181,8 @@ class History:
     left_over: list[tuple[str, str]] = field(default_factory=list)
     """What was still there when all jobs were finished, or when all workers were gone."""
     machine: Machine = field(default_factory=Machine)
+    given_up: set[int] = field(default_factory=set)
+    """Shared processes that their own workers have killed, because the leases of some of their jobs were too old."""
     reports_fenced: int = 0
     """How often a worker reported an attempt that it no longer owned."""
 
@@ -244,6 +246,7 @@ class Attempt:
     failures: int
     crashes: int
     losses: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

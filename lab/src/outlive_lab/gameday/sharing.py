@@ -64,23 +64,25 @@ def again(facts: Facts) -> Iterator[tuple[Start, Start]]:
 
 
 def _begun_again(facts: Facts) -> Broken:
-    """An attempt begins again only if its process was killed, by the game, by a neighbour or by itself.
+    """An attempt begins again only if its process was killed: by the game, by a neighbour, by itself, or by its worker,
+    because another job in it may run elsewhere.
 
     A stranger that eats the memory of a zygote's group names no process: the kernel may choose a child.
     """
-    faults = facts.history.faults
+    faults, given_up = facts.history.faults, facts.history.given_up
+    workers = {one.token: one.worker for one in facts.found.attempts}
     harmful = [one for one in facts.found.starts if facts.harms(one.job)]
     for before, later in again(facts):
         killed = any(
             fault.at_s <= later.at_s + SLACK_S
             and (
-                fault.kind in (Kind.STOP, Kind.OOM)
+                (fault.kind in (Kind.STOP, Kind.OOM) and fault.worker == workers.get(before.token, fault.worker))
                 or (fault.kind in (Kind.SHARED, Kind.SPARE) and fault.pid == before.pid)
             )
             for fault in faults
             if fault.at_s >= before.at_s - SLACK_S
         )
         harmed = any(one.pid == before.pid and abs(one.at_s - before.at_s) < LATE_S for one in harmful)
-        if not killed and not harmed:
+        if not killed and not harmed and before.pid not in given_up:
             words = f"its attempt with token {later.token} began in process {before.pid}, which was not killed, and in"
             yield "begun twice", before.job, f"{words} {later.pid}"

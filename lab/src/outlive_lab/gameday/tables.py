@@ -96,7 +96,8 @@ then a.ended_at else pg_xact_commit_timestamp(a.xmin) end
 """When the end of an attempt was committed. The row is written again if a loss is taken back."""
 _ATTEMPTS = """
 select a.job_id, a.attempt, a.token, coalesce(k.name, '?'), a.outcome, a.state, a.signal,
-  extract(epoch from a.started_at)::float8, extract(epoch from {ended})::float8, a.failures, a.crashes, a.losses
+  extract(epoch from a.started_at)::float8, extract(epoch from {ended})::float8, a.failures, a.crashes, a.losses,
+  a.error
 from outlive.attempts a join outlive.jobs j on j.id = a.job_id
   left join outlive.workers k on k.id = a.worker and k.name like %(names)s
 where j.task like %(ours)s
