@@ -101,14 +101,14 @@ class Services:
         slots = self.slots = Slots(config, me.slots, zygotes, leases, AttemptEvents(self))
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         self.claims = claim_loop(
-            me.id, config, hot, slots=slots, leases=leases, outbox=outbox, sources=self.sources, wake=wake,
+            me.id, config, hot, slots=slots, outbox=outbox, sources=self.sources, wake=wake,
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.calls = JobCalls(asked, self.waits, self.steps)
         self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
-        self.renewal = Renewal(me.id, config, live, slots=slots, leases=leases, outbox=outbox, progress=self.progress)
+        self.renewal = Renewal(me.id, config, live, slots=slots, outbox=outbox, progress=self.progress)
         self.cancels = Cancels(me.id, live, slots=slots, watch=self.watch, wake=wake)
         self.followed_output = FollowedOutput(me.id, live, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, live, slots)

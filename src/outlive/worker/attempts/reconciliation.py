@@ -19,7 +19,6 @@ from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.ending.outbox import Outbox, failed_for_good
 from outlive.worker.processes.assignments import GIVEN_UP
 from outlive.worker.processes.slots import Slots
@@ -29,11 +28,9 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Reconciliation:
-    def __init__(
-        self, worker: UUID, config: Config, session: Session, *, slots: Slots, leases: Leases, outbox: Outbox
-    ) -> None:
+    def __init__(self, worker: UUID, config: Config, session: Session, *, slots: Slots, outbox: Outbox) -> None:
         self._worker, self._session = worker, session
-        self._slots, self._leases, self._outbox = slots, leases, outbox
+        self._slots, self._leases, self._outbox = slots, slots.leases, outbox
         self._every_s = config.renew_s
         self._unsure = False
         """A statement was sent whose outcome is not known: the database may have claims that are not known here."""

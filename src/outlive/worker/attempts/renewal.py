@@ -37,12 +37,11 @@ class Renewal:
         session: Session,
         *,
         slots: Slots,
-        leases: Leases,
         outbox: Outbox,
         progress: ProgressWriter,
     ) -> None:
         self._worker, self._config, self._session = worker, config, session
-        self._slots, self._leases, self._outbox, self._progress = slots, leases, outbox, progress
+        self._slots, self._leases, self._outbox, self._progress = slots, slots.leases, outbox, progress
 
     async def run_once(self) -> None:
         busy = [child for child in self._slots.busy if not child.exited]

@@ -9,7 +9,6 @@ from uuid import UUID
 from outlive import store
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import Sleep
 from outlive.worker.processes.slots import Slots
@@ -23,7 +22,6 @@ class Handover:
     worker: UUID
     session: Session
     slots: Slots
-    leases: Leases
     bounds: Bounds
     sleep: Sleep
     tallies: Tallies | None
@@ -36,7 +34,7 @@ class Handover:
         if not (jobs := await self._without_known_killers(claimed)):
             return
         kept = await self._kept(jobs)
-        self.leases.hold((job.token for job in jobs), since=since)
+        self.slots.leases.hold((job.token for job in jobs), since=since)
         self.bounds.count(len(jobs))
         if self.tallies is not None:
             self.tallies.claimed(jobs, since)

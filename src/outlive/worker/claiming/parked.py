@@ -8,7 +8,6 @@ from uuid import UUID
 from outlive import store
 from outlive.model import Claimed
 from outlive.protocol import Waited
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.offers import Offer
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
@@ -16,9 +15,9 @@ from outlive.worker.wakeup import Wakeup
 
 
 class ParkedClaim:
-    def __init__(self, worker: UUID, session: Session, *, slots: Slots, leases: Leases, wake: Wakeup) -> None:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
         self._worker, self._session = worker, session
-        self._slots, self._leases, self._wake = slots, leases, wake
+        self._slots, self._leases, self._wake = slots, slots.leases, wake
 
     def may_begin(self) -> bool:
         return (

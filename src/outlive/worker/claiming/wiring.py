@@ -6,7 +6,6 @@ from uuid import UUID
 
 from outlive.config import Config
 from outlive.metrics.tallies import Tallies
-from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.choice import Choice
@@ -29,7 +28,6 @@ def claim_loop(
     session: Session,
     *,
     slots: Slots,
-    leases: Leases,
     outbox: Outbox,
     sources: SourceOutcomes,
     wake: Wakeup,
@@ -39,20 +37,18 @@ def claim_loop(
     finder = LaneFinder(session, wake, slots)
     ends = EndAndClaim(worker, session, outbox, finder.lanes)
     sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
-    reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)
+    reconciliation = Reconciliation(worker, config, session, slots=slots, outbox=outbox)
     choice = Choice(
         slots=slots,
         outbox=outbox,
         lanes=finder.lanes,
         bounds=bounds,
         reconciliation=reconciliation,
-        parked=ParkedClaim(worker, session, slots=slots, leases=leases, wake=wake),
+        parked=ParkedClaim(worker, session, slots=slots, wake=wake),
         suspect=SuspectClaim(worker, config, session, slots, finder),
         end_and_claim=ends,
     )
-    handover = Handover(
-        worker=worker, session=session, slots=slots, leases=leases, bounds=bounds, sleep=sleep, tallies=tallies
-    )
+    handover = Handover(worker=worker, session=session, slots=slots, bounds=bounds, sleep=sleep, tallies=tallies)
     return ClaimLoop(
         wake=wake,
         reconciliation=reconciliation,
