@@ -44,6 +44,15 @@ class _Kept(NamedTuple):
     arguments: str | None
 
 
+class Call(NamedTuple):
+    """A call of a step, with its arguments as text, and what was kept under its name."""
+
+    name: str
+    arguments: str
+    found: _Kept | None
+    began: float
+
+
 class Journal:
     def __init__(self, run: Run, channel: Channel) -> None:
         self._run, self._channel = run, channel
@@ -59,51 +68,44 @@ class Journal:
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
-        with self._call_of(step, args, kwargs) as (name, given, found):
-            if found is not None:
-                return _decoded(step, name, found.value)
-            began = time.monotonic()
+        with self._call_of(step, args, kwargs) as call:
+            if call.found is not None:
+                return _decoded(step, call.name, call.found.value)
             for pause_s in _pauses(step):
                 try:
-                    with self._code_of(name), time_limit(step.timeout_s, name):
+                    with self._code_of(call.name), time_limit(step.timeout_s, call.name):
                         value = step.function(*args, **kwargs)
                     break
                 except Exception as error:
                     if pause_s is None or _is_decided(error):
                         raise
-                    _note_retry(name, error, pause_s)
+                    _note_retry(call.name, error, pause_s)
                     time.sleep(pause_s)
-            return self._channel.talk(self.keep(step, name, given, value, time.monotonic() - began))
+            return self._channel.talk(self.keep(step, call, value))
 
     async def atake(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The async twin of `take`."""
         import asyncio  # Not at the top: it takes longer than most steps.
 
-        with self._call_of(step, args, kwargs) as (name, given, found):
-            if found is not None:
-                return _decoded(step, name, found.value)
-            began = time.monotonic()
+        with self._call_of(step, args, kwargs) as call:
+            if call.found is not None:
+                return _decoded(step, call.name, call.found.value)
             for pause_s in _pauses(step):
                 try:
-                    with self._code_of(name):
+                    with self._code_of(call.name):
                         async with asyncio.timeout(step.timeout_s):
                             value = await step.function(*args, **kwargs)
                     break
                 except Exception as error:
                     if pause_s is None or _is_decided(error):
                         raise
-                    _note_retry(name, error, pause_s)
+                    _note_retry(call.name, error, pause_s)
                     await asyncio.sleep(pause_s)
-            return await self._channel.atalk(self.keep(step, name, given, value, time.monotonic() - began))
+            return await self._channel.atalk(self.keep(step, call, value))
 
     @contextmanager
-    def _call_of(
-        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Iterator[tuple[str, str, _Kept | None]]:
-        """The name of a call, its arguments as text, and what was kept under its name.
-
-        A second call without a name of its own must wait until the first one is kept.
-        """
+    def _call_of(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Call]:
+        """A second call without a name of its own must wait until the first one is kept."""
         outer = _inside.get()
         base = (outer and f"{outer}{BELOW}") + (step.name if step.label is None else f"{step.name}:{step.label}")
         if base in self._under_way:
@@ -123,7 +125,7 @@ class Journal:
             found = self._found(name, given)
             if found is None:
                 self._channel.note_steps(self._under_way.values())
-            yield name, given, found
+            yield Call(name, given, found, time.monotonic())
         finally:
             del self._under_way[base]
             if found is None:
@@ -194,24 +196,25 @@ class Journal:
             _warn(words, name, found.arguments, given)
         return found
 
-    def keep(self, step: Step[..., Any], name: str, given: str, value: object, took_s: float) -> Talk[object]:
+    def keep(self, step: Step[..., Any], call: Call, value: object) -> Talk[object]:
+        took_s = time.monotonic() - call.began
         try:
             encoded = step.codec.encode_result(value)
         except NotJson as error:  # The step would be taken again, and refused again.
-            raise Fail(f"the step {name} can't be kept: {error}") from None
+            raise Fail(f"the step {call.name} can't be kept: {error}") from None
         self._bytes += len(encoded)
         if len(self._kept) >= MAX_STEPS or self._bytes > MAX_STEP_BYTES:
             raise Fail(
-                f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
-                " of values. Let it enqueue further jobs, or keep addresses in place of data"
+                f"the step {call.name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and"
+                f" {MAX_STEP_BYTES:,} bytes of values. Let it enqueue further jobs, or keep addresses in place of data"
             )
-        keep, kept = KeptStep(name, encoded, given, took_s, step.relaxed, self._run.token), encoded
+        keep, kept = KeptStep(call.name, encoded, call.arguments, took_s, step.relaxed, self._run.token), encoded
         if step.relaxed:
             self._channel.keep_later("step", keep)
         else:
             kept = yield from talks.keep(keep)
-        self._kept[name] = _Kept(kept, given)
-        return value if kept == encoded else _decoded(step, name, kept)
+        self._kept[call.name] = _Kept(kept, call.arguments)
+        return value if kept == encoded else _decoded(step, call.name, kept)
 
     def checkpoint(self, data: object, encoded: bytes) -> None:
         """Keep the step that replaces the one before."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.child.journal import Journal
+from outlive.child.journal import Call, Journal
 from outlive.child.steps import Step
 from outlive.child.talks import Talk
 from outlive.client.app import App
@@ -54,13 +54,13 @@ def _kill_after(name: str) -> None:
     """Let a process die as soon as its job has kept this step. The next attempt finds it, and does not keep it."""
     keep = Journal.keep
 
-    def keep_and_die(self: Journal, step: Step[..., Any], kept: str, *how: Any) -> Talk[object]:
-        value = yield from keep(self, step, kept, *how)
-        if kept == name:
+    def keep_and_die(self: Journal, step: Step[..., Any], call: Call, value: object) -> Talk[object]:
+        kept = yield from keep(self, step, call, value)
+        if call.name == name:
             os.kill(os.getpid(), signal.SIGKILL)
-        return value
+        return kept
 
-    Journal.keep = keep_and_die  # type: ignore[assignment, method-assign]
+    Journal.keep = keep_and_die  # type: ignore[method-assign]
 
 
 _wanted = msgspec.json.decode(os.environ.get(VARIABLE, '{"modules": [], "apps": []}'), type=Wanted)
