@@ -96,7 +96,7 @@ def test_without_a_url_the_embedded_server_is_used_and_made_ready():
         ran = ended(Cli(None).process("jobs", "--json", OUTLIVE_HOME=str(home / "server")))
         assert ran.json == []
         told = f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {home / 'server'}"
-        assert ran.err == f"outlive: {told}\n"
+        assert ran.err.startswith(f"outlive: {told}, at postgresql:///postgres?host=")
         again = ended(Cli(None).process("jobs", "--json", OUTLIVE_HOME=str(home / "server")))
         assert (again.json, again.err) == ([], "")
         eventually(lambda: not (home / "server" / "socket").exists(), what="the server stops")

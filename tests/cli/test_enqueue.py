@@ -93,6 +93,12 @@ def test_arguments_are_read_as_the_task_is_annotated(cli):
 
 
 @pytest.mark.usefixtures("shop")
+def test_long_arguments_come_from_standard_input(cli):
+    made = cli("enqueue", "shop_tasks:app", "fetch", "-", "--json", input=f'["{"x" * 200_000}"]').json
+    assert cli("show", made["id"], "--json").json["args"] == {"url": "x" * 200_000}
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli):
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
     first = cli(*words, "--json").json["id"]

@@ -1,7 +1,10 @@
 """The commands steps, rerun and supply."""
 
-from outlive import store
-from outlive.protocol import Wait
+import pytest
+
+import outlive
+from outlive import OutliveError, store
+from outlive.protocol import MAX_FRAME_BYTES, Wait
 from outlive.states import Outcome
 from tests.driving.making import WORKER
 
@@ -71,3 +74,31 @@ def test_a_signal_that_ends_the_wait_of_a_parked_job_says_that_it_goes_on(cli, q
     running = queue.claim_job(queue.make())
     queue.run(store.suspend(WORKER, Wait(running.token, "receive:packed", signal="packed"), may_park=True))
     assert cli("send", running.id, "packed", "7").out == "the signal packed was sent; the job is pending\n"
+
+
+LONG = f'"{"x" * 200_000}"'
+"""More than Linux takes in one argument of a command."""
+
+
+def test_a_value_that_is_too_long_for_an_argument_comes_from_standard_input(cli, queue):
+    running = queue.claim_job(queue.make())
+    assert cli("supply", running.id, "parse", "-", input=LONG).code == 0
+    assert cli("send", running.id, "packed", "-", input=f"{LONG}\n").code == 0
+    assert queue.value("select value::text from outlive.steps") == LONG
+    assert queue.value("select value::text from outlive.signals") == f"{LONG}\n"
+
+
+def test_a_value_from_standard_input_has_the_limits_and_errors_of_the_library(cli, queue):
+    running = queue.claim_job(queue.make())
+    app = outlive.App(cli.url)
+    with pytest.raises(OutliveError) as refused:
+        app.get_job(running.id).send("packed", "x" * 2**20)
+    assert cli("send", running.id, "packed", "-", input=f'"{"x" * 2**20}"').err == f"outlive: {refused.value}\n"
+    app.connections.close()
+    told = "a job keeps at most 10,000 steps and 16,777,216 bytes of values"
+    assert cli("supply", running.id, "parse", "-", input=f'"{"x" * 2**24}"').err == f"outlive: {told}\n"
+    assert "it is not JSON" in cli("send", running.id, "packed", "-", input="").err
+    assert "it is not JSON" in cli("send", running.id, "packed", "-", input=b'"\xff"').err
+    too_long = cli("send", running.id, "packed", "-", input=b" " * (MAX_FRAME_BYTES + 1))
+    assert too_long.err == "outlive: standard input has more than 67,108,864 bytes\n"
+    assert queue.value("select count(*) from outlive.signals") == 0

@@ -40,9 +40,9 @@ class Cli:
     package: str = "outlive"
     load: Callable[[list[str]], typer.Typer] = load
 
-    def __call__(self, *words: object) -> Ran:
+    def __call__(self, *words: object, input: str | bytes | None = None) -> Ran:
         arguments = [*map(str, words), *([] if self.url is None else ["--database-url", self.url])]
-        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(self.load(arguments), arguments)
+        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(self.load(arguments), arguments, input)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 

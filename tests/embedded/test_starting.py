@@ -7,6 +7,7 @@ import stat
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from outlive import db, embedded, migrate, store
@@ -247,7 +248,7 @@ def test_the_default_directory_follows_the_environment(monkeypatch):
     assert embedded.default_directory() == Path("/var/lib/outlive")
 
 
-def test_falling_back_warns_once_and_names_the_directory(directory, monkeypatch, caplog):
+def test_falling_back_warns_once_and_names_the_directory_and_the_address(directory, monkeypatch, caplog):
     monkeypatch.setenv("OUTLIVE_HOME", str(directory))
     monkeypatch.setattr("outlive.embedded.sharing._warned", False)
     with caplog.at_level(logging.WARNING, logger="outlive.embedded"):
@@ -255,4 +256,7 @@ def test_falling_back_warns_once_and_names_the_directory(directory, monkeypatch,
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "OUTLIVE_DATABASE_URL is not set" in record.getMessage()
-    assert str(directory) in record.getMessage()
+    named, address = record.getMessage().split(", at ")
+    assert named.endswith(str(directory))
+    with psycopg.connect(address) as connection:
+        assert connection.execute("show data_directory").fetchone() == (str(directory / "data"),)

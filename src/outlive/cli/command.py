@@ -25,6 +25,7 @@ from outlive.cli.screen import Column, Listing, Row
 from outlive.humanize import plain
 from outlive.model import new_job_id
 from outlive.operations import controls
+from outlive.protocol import MAX_FRAME_BYTES
 
 T = TypeVar("T")
 LOCK_WAIT_S = 5.0
@@ -111,9 +112,9 @@ class CommandContext:
     def connection(self) -> db.Connection:
         """A connection to the database, whatever schema it has."""
         with db.translated_errors():
-            return db.connect(self._address())
+            return db.connect(self.address())
 
-    def _address(self) -> str:
+    def address(self) -> str:
         """The address of the database. If it is the embedded server's, a line says so the first time."""
         if self.config.database_url:
             return migrate.address(self.config)
@@ -215,8 +216,19 @@ def confirm(question: str, *, yes: bool) -> None:
         raise errors.OutliveError("nothing was changed")
 
 
+def given(text: str) -> str:
+    """A value on the command line; that of `-` is on standard input, because Linux takes 128 KiB in one argument."""
+    if text != "-":
+        return text
+    found = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
+    if len(found) > MAX_FRAME_BYTES:
+        raise errors.BadArguments(f"standard input has more than {MAX_FRAME_BYTES:,} bytes")
+    return found.decode(errors="surrogateescape")
+
+
 def json_arguments(text: str) -> bytes:
     """The arguments of a job: by name, or in order."""
+    text = given(text)
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

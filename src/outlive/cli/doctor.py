@@ -80,7 +80,10 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     yield checked(
         not embedded,
         f"{context.place}, answers as {connection.info.user}",
-        (f"jobs are in {context.place}", "set OUTLIVE_DATABASE_URL to share the jobs with other machines"),
+        (
+            f"jobs are in {context.place}, at {context.address()}",
+            "set OUTLIVE_DATABASE_URL to share the jobs with other machines",
+        ),
     )
     with db.translated_errors():
         if embedded:

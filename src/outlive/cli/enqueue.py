@@ -22,7 +22,10 @@ def enqueue(
     where: Target,
     task: Annotated[str, typer.Argument(help="The task's name; its function's name is enough if it is unique.")],
     arguments: Annotated[
-        str, typer.Argument(metavar="[JSON]", help="An object of named arguments, or an array of positional ones.")
+        str,
+        typer.Argument(
+            metavar="[JSON]", help="An object of named arguments, or an array of positional ones; - for standard input."
+        ),
     ] = "{}",
     queue: Annotated[str | None, typer.Option(help="Use this queue, not the task's.")] = None,
     source: Annotated[str | None, typer.Option(help="Use this source, not the task's.")] = None,

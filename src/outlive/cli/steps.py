@@ -11,7 +11,7 @@ import typer
 
 from outlive import store, wire
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, JobId, app, command, operator
+from outlive.cli.command import CommandContext, JobId, app, command, given, operator
 from outlive.cli.job_filter import found_id
 from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
 from outlive.humanize import duration, one_line
@@ -58,7 +58,9 @@ def supply(
     context: CommandContext,
     id: JobId,
     step: Annotated[str, typer.Argument(metavar="NAME", help="The step, as `outlive steps` and errors name it.")],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="What the step is to have returned.")],
+    value: Annotated[
+        str, typer.Argument(metavar="JSON", help="What the step is to have returned; - reads it from standard input.")
+    ],
     replace: Annotated[bool, typer.Option("--replace", help="Replace the value that is kept.")] = False,
 ) -> None:
     """Keep a value in place of what a step returns, for example of one that kills. The step is not taken then.
@@ -66,7 +68,7 @@ def supply(
     Example: outlive supply ID parse:page-17 '{"words": 0}'
     """
     job = found_id(context, "job", id)
-    screen.say(context.do_at_once(step_verbs.supply(job, step, value, operator(), replacing=replace)))
+    screen.say(context.do_at_once(step_verbs.supply(job, step, given(value), operator(), replacing=replace)))
 
 
 @command(app)
@@ -74,13 +76,15 @@ def send(
     context: CommandContext,
     id: JobId,
     signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="The name that the job receives it by.")],
-    value: Annotated[str, typer.Argument(metavar="JSON", help="What the job receives.")] = "null",
+    value: Annotated[
+        str, typer.Argument(metavar="JSON", help="What the job receives; - reads it from standard input.")
+    ] = "null",
 ) -> None:
     """Send a signal to a job. It goes on if it waits for that; otherwise it gets it when it asks for it.
 
     Example: outlive send ID packed '{"parcels": [1, 2]}'
     """
-    screen.say(context.do_at_once(step_verbs.send(found_id(context, "job", id), signal, value, operator())))
+    screen.say(context.do_at_once(step_verbs.send(found_id(context, "job", id), signal, given(value), operator())))
 
 
 def _short(value: bytes | None) -> str:

@@ -147,7 +147,8 @@ def fall_back(home: str | os.PathLike[str] | None = None) -> str:
 
 def notice(directory: str | os.PathLike[str]) -> str:
     """The advice for a person who has named no database."""
-    return f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {os.fspath(directory)}"
+    told = f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {os.fspath(directory)}"
+    return f"{told}, at {Places(Path(_absolute(directory))).url}"
 
 
 def first_notice(directory: str | os.PathLike[str]) -> bool:
