@@ -51,3 +51,16 @@ def test_what_a_job_did_before_it_began_again_with_other_arguments_is_not_counte
     for _ in range(9):
         step_and_die(queue, job, Outcome.CRASHED)
     assert (queue.state_of(job), queue.counters(job)) == (State.RETRYABLE, (0, 1, 0))
+
+
+def test_a_step_that_comes_as_its_attempt_ends_is_kept_before_that_and_forgives_or_is_not_kept(ring):
+    job = ring.watcher.make()
+    ring.watcher.run_job(job, Outcome.FAILED, after_s=0.0)
+    token = ring.watcher.claim_job(job).token
+    with ring.first.transaction():
+        ring.first.end(Ended(token, Outcome.FAILED, after_s=0.0))
+        answer = ring.start(
+            lambda second: second.run(store.keep_steps(WORKER, [token], [KeptStep("x", b"1", None, 0)]))
+        )
+    assert (answer.result(), ring.watcher.count("steps")) == ({}, 0)
+    assert ring.watcher.counters(job) == (2, 0, 0)

@@ -80,3 +80,27 @@ def test_a_job_gathers_neither_itself_nor_a_job_that_waits_for_it(queue):
             queue.run(store.suspend(WORKER, Wait(token, "gather", needs=[needs.bytes])))
     other = queue.make()
     assert queue.run(store.suspend(WORKER, Wait(token, "gather", needs=[other.bytes]))).outcome == "suspended"
+
+
+def test_two_jobs_do_not_begin_to_wait_for_each_other_at_the_same_moment(ring):
+    one, other = ring.watcher.make(), ring.watcher.make()
+    waits = [
+        Wait(ring.watcher.claim_job(job).token, "gather", needs=[need.bytes])
+        for job, need in ((one, other), (other, one))
+    ]
+    with ring.first.transaction():
+        assert ring.first.run(store.suspend(WORKER, waits[0])).outcome == "suspended"
+        answer = ring.start(lambda second: second.run(store.suspend(WORKER, waits[1])))
+    assert "a job that waits for it" in str(answer.exception())
+    assert [ring.watcher.state_of(job) for job in (one, other)] == [State.SUSPENDED, State.RUNNING]
+
+
+def test_a_signal_for_a_job_that_ends_meanwhile_is_refused(ring):
+    job = ring.watcher.make(links=b'{"deadline_s": 60}')
+    receive(ring.watcher, job)
+    ring.first.set_now(later_s=60.0)
+    with ring.first.transaction():
+        assert ring.first.run(store.cancel_expired()) == 1
+        answer = ring.start(lambda second: second.run(store.send(job, "go", b"1")))
+    assert "it has ended: it is cancelled" in str(answer.exception())
+    assert ring.watcher.count("signals") == 0

@@ -20,9 +20,10 @@
 -- their key after them. Rows of `batches`, by id, come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
 -- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
--- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that
--- is cancelled while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is
--- possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- only, for key share: only prune waits for that. Three cases break the order: more jobs come to wait for one that
+-- is cancelled while the cancel waits for a lock; a job that begins to wait for others locks them after itself,
+-- for share (outlive.lock_needed); and a transaction calls several functions. So a deadlock is possible, if rare:
+-- Postgres ends it within a second, and the statement that failed is repeated.
 -- Keys (functions/keys.sql) are locked last, in the order of their buckets, and only by the statements of workers:
 -- these wait for no row after that. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
@@ -2861,11 +2862,12 @@ end $$;
 
 -- Waits: a job that waits for a time, for a signal or for other jobs is held as suspended, and holds nothing else.
 --
---     suspend    a running job waits, unless what it waits for is there
---     wait_for   it waits for other jobs
---     send       leaves a signal for a job, and ends the wait for it
---     end_waits  the waits of jobs are over
---     end_due    ends the waits whose time has come
+--     suspend      a running job waits, unless what it waits for is there
+--     wait_for     it waits for other jobs
+--     lock_needed  locks these, so that no two jobs begin to wait for each other
+--     send         leaves a signal for a job, and ends the wait for it
+--     end_waits    the waits of jobs are over
+--     end_due      ends the waits whose time has come
 --
 -- A wait that is over is a step: the next attempt finds it, and goes on behind it. The worker that ran the job may
 -- have parked its process (`parked_by`). Then the row stays for a second, so that this worker can claim it with
@@ -2953,24 +2955,40 @@ language plpgsql as $$
 -- are unfinished. OL003: one of them waits for this job, so both would wait for ever. Only a dedupe key leads to
 -- such a job.
 begin
-  perform outlive.refuse_unless(not exists (
-    with recursive above(id) as (
-      select unnest(needs)
-      union
-      select n.needs from above a, lateral (
-        select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
-    select from above a where a.id = had.id),
+  perform outlive.refuse_unless(had.id <> all(outlive.lock_needed(needs)),
     'it can''t gather itself, or a job that waits for it: another job has the dedupe key of what it gathers');
   insert into outlive.steps (job_id, name, value, attempt, at)
   values (had.id, step, to_json(needs), had.attempt, outlive.now()) on conflict do nothing;
   insert into outlive.dependencies (needs, job_id, on_failure)
-  select k.id, had.id, 'proceed'
-  from (select j.id from outlive.jobs j where j.id = any(needs) order by j.id for key share) k  -- None is pruned.
+  select j.id, had.id, 'proceed' from outlive.jobs j where j.id = any(needs)
   on conflict do nothing;
   -- Some may end before this commits.
   insert into outlive.end_checks (needed, dependents) values (needs, array[had.id]);
   perform pg_notify('outlive', 'follow');
   return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
+end $$;
+
+create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$
+-- Lock these jobs in `jobs`, and all that they wait for, and return them. None is pruned, and none begins to wait
+-- before this commits, because `suspend` has locked its row. So of two jobs that begin to wait for each other at
+-- the same moment, each waits for the other's lock: Postgres refuses one, which finds the other waiting when it
+-- tries again.
+declare
+  locked uuid[] := '{}';
+begin
+  loop
+    perform from outlive.jobs j where j.id = any(needs) order by j.id for share;
+    locked := locked || needs;
+    needs := array(
+      with recursive above(id) as (
+        select unnest(needs)
+        union
+        select n.needs from above a, lateral (
+          select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+      select a.id from above a except select unnest(locked));
+    exit when needs = '{}';
+  end loop;
+  return locked;
 end $$;
 
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
@@ -2992,9 +3010,6 @@ begin
     'a signal can be sent only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
-  state := outlive.state_of(job);
-  perform outlive.refuse_unless(
-    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
   select h.* into waiting from outlive.held h
   where h.id = job and h.why = 'suspended' and h.signal = send.signal for update;
   if found then
@@ -3003,14 +3018,16 @@ begin
     update outlive.held h set signal = null where h.id = job;
     perform outlive.end_waits(array[job]);
     return 'pending';  -- Its row may stay for the worker that has parked its process.
-  else
-    perform outlive.refuse_unless(
-      (select count(*) from outlive.signals s where s.job_id = job) < 1000,
-      '1,000 signals wait for it to receive them');
-    insert into outlive.signals (job_id, name, value, at)
-    values (job, signal, coalesce(value, 'null'), outlive.now());
   end if;
-  return outlive.state_of(job);
+  state := outlive.state_of(job);  -- Asked once, because it may end at any time.
+  perform outlive.refuse_unless(
+    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
+  perform outlive.refuse_unless(
+    (select count(*) from outlive.signals s where s.job_id = job) < 1000,
+    '1,000 signals wait for it to receive them');
+  insert into outlive.signals (job_id, name, value, at)
+  values (job, signal, coalesce(value, 'null'), outlive.now());
+  return state;
 end $$;
 
 create or replace function outlive.end_waits(ids uuid[], patience interval default interval '1 second')
@@ -6127,11 +6144,14 @@ with given as materialized (
 forgiven as (
   update outlive.running r set failures = 0, (crashes, losses) = (
     select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
-  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint')))
+  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint'))
+  returning r.token)
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
 select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
   outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
 from given g
+where g.counted = 0 or g.name = 'checkpoint'
+  or g.token in (select f.token from forgiven f)  -- Its attempt goes on.
 on conflict (job_id, name) do update set (value, attempt, at, supplied_by) = (
   select k.value, k.attempt, k.at, k.supplied_by
   from (select (case when s.name = 'checkpoint' and s.attempt <= excluded.attempt then excluded else s end).*) k)
@@ -6225,4 +6245,3 @@ end $$;
 -- The version of the schema in this folder, and the earliest one whose workers and clients can work with it;
 -- upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version, serves) values (2, 2);
-

@@ -28,9 +28,6 @@ TOLERATED = {
     # A step that is kept as its job begins again stays. A worker sends the end of an attempt when all its steps are
     # written (`hold` in outlive/worker/attempts/progress.py), and a client in another language waits for each answer.
     *(frozenset({"restart", step}) for step in ("keep_steps", "keep_step")),
-    # A step that is kept as its attempt is reaped is kept, and clears no counter: whichever attempt keeps a name first
-    # decides its value, so that needs no lock (`keep_steps` in outlive/sql/statements/steps.sql).
-    *(frozenset({"reap", step}) for step in ("keep_steps", "keep_step")),
     # Ends of the protocol don't wait for a source that is locked, and are not counted there (`patient` in
     # outlive/sql/schema/functions/sources.sql).
     *(frozenset({end, lock}) for end in ("succeed", "fail") for lock in _SOURCES),

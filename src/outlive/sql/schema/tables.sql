@@ -20,9 +20,10 @@
 -- their key after them. Rows of `batches`, by id, come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
 -- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
--- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that
--- is cancelled while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is
--- possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- only, for key share: only prune waits for that. Three cases break the order: more jobs come to wait for one that
+-- is cancelled while the cancel waits for a lock; a job that begins to wait for others locks them after itself,
+-- for share (outlive.lock_needed); and a transaction calls several functions. So a deadlock is possible, if rare:
+-- Postgres ends it within a second, and the statement that failed is repeated.
 -- Keys (functions/keys.sql) are locked last, in the order of their buckets, and only by the statements of workers:
 -- these wait for no row after that. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.

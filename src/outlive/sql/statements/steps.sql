@@ -17,11 +17,14 @@ with given as materialized (
 forgiven as (
   update outlive.running r set failures = 0, (crashes, losses) = (
     select r.crashes * (not f)::int, r.losses * (not f)::int from outlive.forgives_kills(r.id) f)
-  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint')))
+  where r.token = any(array(select g.token from given g where g.counted > 0 and g.name <> 'checkpoint'))
+  returning r.token)
 insert into outlive.steps as s (job_id, name, value, arguments, attempt, took_s, at)
 select g.id, g.name, g.value, g.arguments, g.attempt, g.took_s,
   outlive.now() + g.n * interval '1 microsecond'  -- Their order decides what a rerun drops.
 from given g
+where g.counted = 0 or g.name = 'checkpoint'
+  or g.token in (select f.token from forgiven f)  -- Its attempt goes on.
 on conflict (job_id, name) do update set (value, attempt, at, supplied_by) = (
   select k.value, k.attempt, k.at, k.supplied_by
   from (select (case when s.name = 'checkpoint' and s.attempt <= excluded.attempt then excluded else s end).*) k)

@@ -1,10 +1,11 @@
 -- Waits: a job that waits for a time, for a signal or for other jobs is held as suspended, and holds nothing else.
 --
---     suspend    a running job waits, unless what it waits for is there
---     wait_for   it waits for other jobs
---     send       leaves a signal for a job, and ends the wait for it
---     end_waits  the waits of jobs are over
---     end_due    ends the waits whose time has come
+--     suspend      a running job waits, unless what it waits for is there
+--     wait_for     it waits for other jobs
+--     lock_needed  locks these, so that no two jobs begin to wait for each other
+--     send         leaves a signal for a job, and ends the wait for it
+--     end_waits    the waits of jobs are over
+--     end_due      ends the waits whose time has come
 --
 -- A wait that is over is a step: the next attempt finds it, and goes on behind it. The worker that ran the job may
 -- have parked its process (`parked_by`). Then the row stays for a second, so that this worker can claim it with
@@ -92,24 +93,40 @@ language plpgsql as $$
 -- are unfinished. OL003: one of them waits for this job, so both would wait for ever. Only a dedupe key leads to
 -- such a job.
 begin
-  perform outlive.refuse_unless(not exists (
-    with recursive above(id) as (
-      select unnest(needs)
-      union
-      select n.needs from above a, lateral (
-        select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
-    select from above a where a.id = had.id),
+  perform outlive.refuse_unless(had.id <> all(outlive.lock_needed(needs)),
     'it can''t gather itself, or a job that waits for it: another job has the dedupe key of what it gathers');
   insert into outlive.steps (job_id, name, value, attempt, at)
   values (had.id, step, to_json(needs), had.attempt, outlive.now()) on conflict do nothing;
   insert into outlive.dependencies (needs, job_id, on_failure)
-  select k.id, had.id, 'proceed'
-  from (select j.id from outlive.jobs j where j.id = any(needs) order by j.id for key share) k  -- None is pruned.
+  select j.id, had.id, 'proceed' from outlive.jobs j where j.id = any(needs)
   on conflict do nothing;
   -- Some may end before this commits.
   insert into outlive.end_checks (needed, dependents) values (needs, array[had.id]);
   perform pg_notify('outlive', 'follow');
   return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
+end $$;
+
+create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$
+-- Lock these jobs in `jobs`, and all that they wait for, and return them. None is pruned, and none begins to wait
+-- before this commits, because `suspend` has locked its row. So of two jobs that begin to wait for each other at
+-- the same moment, each waits for the other's lock: Postgres refuses one, which finds the other waiting when it
+-- tries again.
+declare
+  locked uuid[] := '{}';
+begin
+  loop
+    perform from outlive.jobs j where j.id = any(needs) order by j.id for share;
+    locked := locked || needs;
+    needs := array(
+      with recursive above(id) as (
+        select unnest(needs)
+        union
+        select n.needs from above a, lateral (
+          select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+      select a.id from above a except select unnest(locked));
+    exit when needs = '{}';
+  end loop;
+  return locked;
 end $$;
 
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
@@ -131,9 +148,6 @@ begin
     'a signal can be sent only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs j where j.id = job for no key update;
   perform outlive.refuse_unless(found, format('there is no job %s', job));
-  state := outlive.state_of(job);
-  perform outlive.refuse_unless(
-    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
   select h.* into waiting from outlive.held h
   where h.id = job and h.why = 'suspended' and h.signal = send.signal for update;
   if found then
@@ -142,14 +156,16 @@ begin
     update outlive.held h set signal = null where h.id = job;
     perform outlive.end_waits(array[job]);
     return 'pending';  -- Its row may stay for the worker that has parked its process.
-  else
-    perform outlive.refuse_unless(
-      (select count(*) from outlive.signals s where s.job_id = job) < 1000,
-      '1,000 signals wait for it to receive them');
-    insert into outlive.signals (job_id, name, value, at)
-    values (job, signal, coalesce(value, 'null'), outlive.now());
   end if;
-  return outlive.state_of(job);
+  state := outlive.state_of(job);  -- Asked once, because it may end at any time.
+  perform outlive.refuse_unless(
+    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
+  perform outlive.refuse_unless(
+    (select count(*) from outlive.signals s where s.job_id = job) < 1000,
+    '1,000 signals wait for it to receive them');
+  insert into outlive.signals (job_id, name, value, at)
+  values (job, signal, coalesce(value, 'null'), outlive.now());
+  return state;
 end $$;
 
 create or replace function outlive.end_waits(ids uuid[], patience interval default interval '1 second')
