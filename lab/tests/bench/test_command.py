@@ -8,9 +8,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db
 from outlive_lab.bench import command, growth, run
+from outlive_lab.bench.databases import Database
 from outlive_lab.bench.draining import Drain
 from outlive_lab.bench.figures import Bound, Figure
+from outlive_lab.bench.past import Past
 from outlive_lab.bench.stock import Stock
+from tests.driving.commands import Cli
 from tests.driving.making import Queue
 
 TINY = run.Sizes(
@@ -24,6 +27,7 @@ TINY = run.Sizes(
     hold_s=0.1,
     reads=20,
     finished=200,
+    history=400,
     warm=300,
     fresh=20,
     pickups=3,
@@ -159,3 +163,16 @@ def test_a_drain_ends_every_job_that_a_worker_could_claim(database_url):
     assert max(turns) == 7
     assert ended == [("", 50), ("open-000000", 10), ("open-000001", 10), ("open-000002", 10)]
     assert left == [("", 5), ("paused", 5)]
+
+
+def test_a_past_is_what_workers_would_have_left(database_url, monkeypatch):
+    monkeypatch.setattr("outlive_lab.bench.past.CHUNK", 1500)
+    with Queue.at(database_url) as connection:
+        Past(4000).put(Database(database_url, connection))
+
+        counted = connection.execute("select status, count(*) from outlive.job_states group by 1").fetchall()
+        states: dict[str, int] = dict(counted)
+    assert sum(states.values()) == 4000
+    assert states.keys() == {"succeeded", "failed", "cancelled", "quarantined"}
+    assert states["succeeded"] > 3800
+    assert Cli(database_url)("verify").code == 0

@@ -78,7 +78,7 @@ def enqueue_many(url: str, count: int) -> Probing[float]:
         app.enqueue_many([task.job(URL, 0)])
         yield
         jobs = (task.job(URL, number) for number in range(count))
-        return 1000 * count / _took_ms(lambda: app.enqueue_many(jobs))
+        return 1000 * count / took_ms(lambda: app.enqueue_many(jobs))
 
 
 def read_statuses(url: str, ids: list[UUID]) -> Probing[list[float]]:
@@ -87,7 +87,7 @@ def read_statuses(url: str, ids: list[UUID]) -> Probing[list[float]]:
         for id in ids[:WARM_UP]:
             app.get_job(id).status()
         yield
-        return [_took_ms(app.get_job(id).status) for id in ids]
+        return [took_ms(app.get_job(id).status) for id in ids]
 
 
 def search_lanes(url: str) -> Probing[list[float]]:
@@ -96,10 +96,10 @@ def search_lanes(url: str) -> Probing[list[float]]:
         search = partial(find_lanes, connection, Lanes())
         search()
         yield
-        return [_took_ms(search) for _ in range(SEARCHES)]
+        return [took_ms(search) for _ in range(SEARCHES)]
 
 
-def _took_ms(call: Callable[[], object]) -> float:
+def took_ms(call: Callable[[], object]) -> float:
     began_s = monotonic()
     call()
     return (monotonic() - began_s) * 1000

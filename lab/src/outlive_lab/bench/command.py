@@ -20,6 +20,7 @@ from outlive.temporary.program import stopped_by_sigterm
 from outlive_lab.bench import calls, claims, fleet, growth, growth_results, pages, report, run, share, steps, workloads
 from outlive_lab.bench.databases import databases, described
 from outlive_lab.bench.figures import Figure, as_markdown, table
+from outlive_lab.bench.history import history
 from outlive_lab.bench.processes import Processes
 from outlive_lab.peers import contest, plan, results
 
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "fleet": ("what idle workers cost, and how soon a death is noticed", fleet.fleet),
     "steps": ("steps of durable jobs, beside DBOS and Absurd", steps.steps),
     "dashboard": ("each page of the dashboard beside many jobs", pages.pages),
+    "history": ("everything beside ten million finished jobs, and their pruning", history),
 }
 
 

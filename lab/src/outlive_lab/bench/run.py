@@ -27,6 +27,7 @@ class Sizes:
     hold_s: float = 60.0
     reads: int = 1_000
     finished: int = 1_000_000
+    history: int = 10_000_000
     warm: int = 100_000
     fresh: int = 3_000
     pickups: int = 100
@@ -48,6 +49,7 @@ QUICK = Sizes(
     hold_s=6.0,
     reads=200,
     finished=50_000,
+    history=50_000,
     warm=10_000,
     fresh=500,
     pickups=20,
