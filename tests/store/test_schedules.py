@@ -544,6 +544,25 @@ def test_run_now_does_not_hide_a_firing_that_still_runs(queue):
     assert fire_all(queue, later_s=120) == [Fired(0, firing)]
 
 
+def test_a_firing_does_not_cancel_a_job_that_an_operator_blocks_meanwhile(ring):
+    ring.watcher.set_now(NOON)
+    begin(ring.watcher, overlap="cancel")
+    fire_all(ring.watcher, later_s=60)
+    (job,) = jobs(ring.watcher)
+    with ring.first.transaction():
+        ring.first.run(store.block([job], "not now"))
+        fired = ring.start(lambda second: fire_all(second, later_s=120))
+    assert fired.result() == [Fired(1, None)]
+    assert ring.watcher.state_of(job) is State.BLOCKED
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])
+def test_each_verb_refuses_the_name_of_no_schedule_when_there_are_no_schedules(queue, verb):
+    queue.execute("analyze outlive.schedules")
+    with pytest.raises(BadArguments, match="there is no schedule report"), db.translated_errors():
+        queue.run(getattr(store, f"{verb}_schedule")("report"))
+
+
 def test_a_withdrawn_schedule_that_is_given_a_task_becomes_the_operators_own(queue):
     begin(queue)
     declare(queue)

@@ -4669,6 +4669,9 @@ begin
     order by u.tick);
   if s.overlap <> 'queue' and cardinality(ticks) > 0 then
     ticks := ticks[cardinality(ticks):];  -- The others would overlap with each other.
+    if s.overlap = 'cancel' then  -- An operator may hold it back just now.
+      perform from outlive.jobs j where j.id = s.last_job for no key update;
+    end if;
     if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') then
       if s.overlap = 'skip' then
         ticks := '{}';
@@ -4711,14 +4714,14 @@ end $$;
 
 create or replace function outlive.pause_schedule(name text) returns void language sql as $$
 -- It fires no more until it is resumed.
-update outlive.schedules t set paused_at = coalesce(t.paused_at, outlive.now())
-from outlive.the_schedule(pause_schedule.name) s where t.name = s.name
+select outlive.the_schedule(pause_schedule.name);
+update outlive.schedules t set paused_at = coalesce(t.paused_at, outlive.now()) where t.name = pause_schedule.name;
 $$;
 
 create or replace function outlive.resume_schedule(name text) returns void language sql as $$
 -- It fires again. The firings that were due meanwhile follow `missed`.
-update outlive.schedules t set paused_at = null
-from outlive.the_schedule(resume_schedule.name) s where t.name = s.name
+select outlive.the_schedule(resume_schedule.name);
+update outlive.schedules t set paused_at = null where t.name = resume_schedule.name;
 $$;
 
 create or replace function outlive.run_schedule(name text) returns uuid language plpgsql as $$
@@ -4754,7 +4757,8 @@ end $$;
 
 create or replace function outlive.remove_schedule(name text) returns void language sql as $$
 -- Delete a schedule. If an app declares it, the next worker of that app to start makes it again.
-delete from outlive.schedules t using outlive.the_schedule(remove_schedule.name) s where t.name = s.name
+select outlive.the_schedule(remove_schedule.name);
+delete from outlive.schedules t where t.name = remove_schedule.name;
 $$;
 
 -- Counts: how many jobs there are, without reading them all. One rule holds for every figure that people see:
