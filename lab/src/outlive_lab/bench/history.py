@@ -121,13 +121,15 @@ def show(url: str, ids: list[UUID]) -> Probing[list[float]]:
 def _pages(run: Run, ids: dict[str, list[UUID]]) -> Iterator[Figure]:
     asked = [(f"page: {name}", path, MUST_MS) for name, path in PAGES.items()]
     asked += [(f"jobs: {name}", f"/jobs?{query}", MUST_FILTER_MS) for name, query in FILTERS.items()]
-    with dashboard(run.free.url) as few, dashboard(run.loaded.url) as many:
-        for name, path, most_ms in asked:
-            low, high = (
-                [ask(path.format(id=id, n=n)) for n, id in enumerate(some[: 1 + ASKED])][1:]
-                for ask, some in zip((few, many), ids.values(), strict=True)
-            )
-            yield Figure("history", name, "ms", high, low, Bound("at most", most_ms))
+    taken: dict[str, list[list[float]]] = {}
+    for url, some in ids.items():
+        with dashboard(url) as ask:
+            for name, path, _ in asked:
+                samples = [ask(path.format(id=id, n=n)) for n, id in enumerate(some[: 1 + ASKED])][1:]
+                taken.setdefault(name, []).append(samples)
+    for name, _, most_ms in asked:
+        low, high = taken[name]
+        yield Figure("history", name, "ms", high, low, Bound("at most", most_ms))
 
 
 def _writes(run: Run) -> Iterator[Figure]:

@@ -175,8 +175,7 @@ begin
     select l.queue, l.source, l.task, l.state, s.jobs as sampled, (
       select count(*) from (
         select from outlive.attempts t
-        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-          and t.state in ('succeeded', 'failed', 'cancelled')
+        where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
         limit case when s.jobs > 2 * bound then 0 else bound + 1 end) few) as jobs
     from outlive.finished_lanes() l left join sampled s on s.queue = l.queue and s.source = l.source
       and s.task = l.task and s.state = l.state)
@@ -233,8 +232,8 @@ begin
   ended as materialized (
     select l.queue, l.hash, l.most, a.* from lane l left join lateral (
       select t.job_id, t.attempt, t.started_at, t.ended_at from outlive.attempts t
-      where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-        and t.state in ('succeeded', 'failed', 'cancelled') and t.ended_at > outlive.now() - interval '5 minutes'
+      where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
+        and t.ended_at > outlive.now() - interval '5 minutes'
       order by t.ended_at desc limit l.most) a on true),
   rated as (
     select e.queue, count(e.ended_at) = e.most as large, count(e.ended_at)
@@ -271,8 +270,8 @@ begin atomic
       0.001, extract(epoch from outlive.now() - min(a.ended_at) over same)) end::double precision as within_s
     from lane l, lateral (
       select t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
-      where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-        and t.state in ('succeeded', 'failed', 'cancelled') and t.ended_at > outlive.now() - interval '1 hour'
+      where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
+        and t.ended_at > outlive.now() - interval '1 hour'
       order by t.ended_at desc limit l.most) a
     window same as (partition by l.hash))
   select e.task, coalesce(sum(60 / e.within_s) filter (where e.state = 'succeeded'), 0),

@@ -58,14 +58,12 @@ returns table (queue text, source text, task text, state text, hash bigint)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 begin atomic
   with recursive lane as (
-    (select a.queue, a.source, a.task, a.state, outlive.lane_hash(a.queue, a.source, a.task, a.state) as hash
+    (select a.queue, a.source, a.task, a.state, a.lane as hash
      from outlive.attempts a where a.state in ('succeeded', 'failed', 'cancelled') order by 5 limit 1)
     union all
     select n.* from lane l, lateral (
-      select a.queue, a.source, a.task, a.state, outlive.lane_hash(a.queue, a.source, a.task, a.state)
-      from outlive.attempts a
-      where a.state in ('succeeded', 'failed', 'cancelled')
-        and outlive.lane_hash(a.queue, a.source, a.task, a.state) > l.hash
+      select a.queue, a.source, a.task, a.state, a.lane from outlive.attempts a
+      where a.state in ('succeeded', 'failed', 'cancelled') and a.lane > l.hash
       order by 5 limit 1) n)
   select l.queue, l.source, l.task, l.state, l.hash from lane l;
 end;
@@ -131,8 +129,7 @@ begin
       union all
       select a.at, a.id, a.state from outlive.finished_lanes() l, lateral (
         select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
-        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-          and t.state in ('succeeded', 'failed', 'cancelled')
+        where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
           and t.ended_at >= greatest(from_at, past_at) and t.ended_at < until_at
           and (t.ended_at, t.job_id) > (past_at, past_id)
         order by t.ended_at, t.job_id limit most) a
@@ -182,8 +179,7 @@ begin
       union all
       select a.at, a.id, a.state from outlive.finished_lanes() l, lateral (
         select t.ended_at as at, t.job_id as id, t.state from outlive.attempts t
-        where outlive.lane_hash(t.queue, t.source, t.task, t.state) = l.hash
-          and t.state in ('succeeded', 'failed', 'cancelled')
+        where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
           and t.ended_at >= from_at and t.ended_at < until_at and t.ended_at <= past_at
           and (t.ended_at, t.job_id) < (past_at, past_id)
         order by t.ended_at desc, t.job_id desc limit most) a
