@@ -329,6 +329,57 @@ def greedy() -> None:
         pad.named(str(n))(n)
 
 
+@outlive.step(relaxed=True)
+def count(n: int) -> int:
+    return n
+
+
+@app.task(max_attempts=1)
+def counts_and(then: str, file: str) -> int:
+    """Keep a relaxed step, and end, or wait."""
+    counted = count(1)
+    note(file, "counted")
+    if then == "waits":
+        outlive.current().sleep(0)
+        note(file, "waited")
+    return counted
+
+
+@outlive.step
+def nap_inside() -> None:
+    outlive.current().sleep("1s")
+
+
+@app.task(max_attempts=1)
+def naps_in_a_step() -> None:
+    nap_inside()
+
+
+@app.task(max_attempts=1)
+def never_enough(url: str) -> list[str]:
+    """It keeps all steps but one, and then tries each of the other ways to keep two more."""
+    import psycopg
+
+    job, refused = outlive.current(), []
+    for n in range(9_999):
+        count(n)
+    with psycopg.connect(url) as connection:
+        assert job.once(connection, "first")
+        assert not job.once(connection, "first")
+        for keep_more in (lambda: job.once(connection, "second"), lambda: job.sleep(0), lambda: count(1)):
+            try:
+                keep_more()
+            except outlive.Fail as error:
+                refused.append(str(error).partition(": a job")[0])
+    return refused
+
+
+@app.task(max_attempts=1)
+def receives_for_ever() -> None:
+    while True:
+        outlive.current().receive("pad")
+
+
 @app.task(max_attempts=1)
 def page_by_page(page: int, file: str) -> int:
     """It restarts with the next page, and keeps each page's step for the attempts of that page alone."""

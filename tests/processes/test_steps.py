@@ -19,6 +19,7 @@ from tests.processes.durable import (
     careless,
     changed,
     charge,
+    counts_and,
     counts_on,
     crawl,
     flaky_quote,
@@ -31,11 +32,14 @@ from tests.processes.durable import (
     late,
     late_outside,
     leaves_a_step,
+    naps_in_a_step,
+    never_enough,
     page_by_page,
     patient,
     poll,
     quotes,
     quotes_in_threads,
+    receives_for_ever,
     restart_wrongly,
     returns_nan,
     ship,
@@ -196,6 +200,29 @@ def test_a_job_that_keeps_too_much_fails_with_a_sentence(start, notes):
         job.result(timeout=30)
 
 
+def test_effects_and_waits_count_among_the_steps_that_a_job_keeps(start, notes, database_url):
+    job = never_enough.enqueue(database_url)
+    start(target=TARGET)
+    names = ("once:second", "sleep", "count#10000")
+    assert job.result(timeout=30) == [f"the step {name} can't be kept" for name in names]
+
+
+def test_the_values_of_signals_count_among_those_that_a_job_keeps(start, notes, queue):
+    job = receives_for_ever.enqueue()
+    for _ in range(17):
+        job.send("pad", "x" * (2**20 - 2))
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"the step receive:pad#18 can't be kept"):
+        job.result(timeout=30)
+
+
+def test_a_job_that_waits_in_a_step_is_told_that_only_the_job_itself_can(start, notes):
+    job = naps_in_a_step.enqueue()
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="the step nap_inside can't wait in sleep: only the job itself can"):
+        job.result(timeout=30)
+
+
 def test_a_step_that_kills_is_caught_after_three_kills_and_named(start, notes, queue):
     job = crawl.enqueue()
     start(target=TARGET)
@@ -285,6 +312,38 @@ def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
         eventually(lambda: set(queue.values(WRITING)) - {session}, what="another session tries to keep it")
     assert job.result(timeout=30) == 4204
     assert lines(notes, "pack") == ["pack 2"]
+
+
+def test_a_step_that_a_lock_holds_up_delays_no_step_of_another_job(start, notes, queue, connect):
+    job, stranger = gated.enqueue(str(notes)), connect()
+    start(target=TARGET, slots=2)
+    eventually(lambda: job.status() is State.RUNNING)
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "wait_for_test", b"7", "a stranger", replacing=False))
+    go_on(notes)
+    eventually(lambda: queue.values(WRITING))
+    assert fulfil.enqueue(1, str(notes)).result(timeout=30)
+    assert job.status() is State.RUNNING
+    stranger.execute("commit")
+    job.result(timeout=30)
+    assert queue.value("select supplied_by from outlive.steps where job_id = %s", job.id) == "a stranger"
+
+
+@pytest.mark.parametrize("then", ["ends", "waits"])
+def test_a_job_neither_ends_nor_waits_before_a_relaxed_step_that_a_lock_holds_up_is_kept(
+    start, notes, queue, connect, then
+):
+    job, other = counts_and.enqueue(then, str(notes)), fulfil.enqueue(1, str(notes))
+    stranger = connect()
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "count", b"7", "a stranger", replacing=False))
+    start(target=TARGET, slots=2)
+    eventually(lambda: lines(notes, "counted"))
+    assert other.result(timeout=30)
+    assert job.status() is State.RUNNING
+    stranger.execute("commit")
+    assert job.result(timeout=30) == 1
+    assert queue.values("select name from outlive.steps where job_id = %s order by at", job.id)[0] == "count"
 
 
 def test_a_forged_step_harms_only_its_job(start, notes, queue):

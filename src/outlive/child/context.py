@@ -266,14 +266,14 @@ class Context:
         True once per job: the effect and the record that it was made commit together, or neither does.
         """
         borrowed = caller_connections.borrow(connection, "use `await job.aonce(…)`")
-        if self.journal.has(_once(name)):
+        if self.journal.has_effect(_once(name)):
             return False
         return caller_connections.run_all(borrowed, [self._channel.talk(self._first(borrowed, name))]) == [True]
 
     async def aonce(self, connection: AsyncConnection, name: str) -> bool:
         """The async twin of `once`."""
         borrowed = await caller_connections.aborrow(connection, "use `job.once(…)`, without await")
-        if self.journal.has(_once(name)):
+        if self.journal.has_effect(_once(name)):
             return False
         return await caller_connections.arun_all(
             borrowed, [await self._channel.atalk(self._first(borrowed, name))]

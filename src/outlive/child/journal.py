@@ -65,6 +65,8 @@ class Journal:
         self._under_way: dict[str, str] = {}
         """The names of the steps that are under way, by what they have without a number."""
         self._waits_in: str | None = None
+        self._effects: set[str] = set()
+        """The steps that this attempt keeps, or has tried to keep, with `once`."""
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""
@@ -162,8 +164,12 @@ class Journal:
 
     def _wait(self, name: str, **what: Any) -> Talk[_Kept]:
         """Wait in a step. If this process is kept until the wait is over, it goes on with a new attempt."""
-        if busy := [*self._under_way.values(), *filter(None, (_inside.get(), self._waits_in))]:
+        if inside := _inside.get():
+            raise OutliveError(f"the step {inside} can't wait in {name}: only the job itself can, between its steps")
+        if busy := [*self._under_way.values(), *filter(None, [self._waits_in])]:
             raise OutliveError(f"the job can't wait in {name} while it is in {', '.join(busy)}: wait for one at a time")
+        if name not in self._kept:
+            self._expect_room(name)
         self._waits_in = name
         try:
             waited = yield from talks.wait(Wait(self._run.token, name, **what))
@@ -173,6 +179,7 @@ class Journal:
         if (account := job_gateway.account()) is not None:
             account.token = waited.token
         found = self._kept[name] = _Kept(waited.value or b"null", None if waited.received else TIMED_OUT)
+        self._bytes += len(found.value)
         return found
 
     @contextmanager
@@ -184,10 +191,6 @@ class Journal:
             yield
         finally:
             _inside.reset(before)
-
-    def has(self, name: str) -> bool:
-        """Whether an earlier attempt has kept a step under this name."""
-        return name in self._kept
 
     def _found(self, name: str, given: str) -> _Kept | None:
         """What was kept under this name."""
@@ -203,11 +206,7 @@ class Journal:
         except NotJson as error:  # The step would be taken again, and refused again.
             raise Fail(f"the step {call.name} can't be kept: {error}") from None
         self._bytes += len(encoded)
-        if len(self._kept) >= MAX_STEPS or self._bytes > MAX_STEP_BYTES:
-            raise Fail(
-                f"the step {call.name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and"
-                f" {MAX_STEP_BYTES:,} bytes of values. Let it enqueue further jobs, or keep addresses in place of data"
-            )
+        self._expect_room(call.name)
         keep, kept = KeptStep(call.name, encoded, call.arguments, took_s, step.relaxed, self._run.token), encoded
         if step.relaxed:
             self._channel.keep_later("step", keep)
@@ -215,6 +214,22 @@ class Journal:
             kept = yield from talks.keep(keep)
         self._kept[call.name] = _Kept(kept, call.arguments)
         return value if kept == encoded else _decoded(step, call.name, kept)
+
+    def _expect_room(self, name: str) -> None:
+        if len(self._kept) + len(self._effects) >= MAX_STEPS or self._bytes > MAX_STEP_BYTES:
+            raise Fail(
+                f"the step {name} can't be kept: a job keeps at most {MAX_STEPS:,} steps and {MAX_STEP_BYTES:,} bytes"
+                " of values. Let it enqueue further jobs or restart, or keep addresses in place of data"
+            )
+
+    def has_effect(self, name: str) -> bool:
+        """Whether an earlier attempt has made this effect. If not, this one is about to ask the database for it."""
+        if name in self._kept:
+            return True
+        if name not in self._effects:
+            self._expect_room(name)
+            self._effects.add(name)
+        return False
 
     def checkpoint(self, data: object, encoded: bytes) -> None:
         """Keep the step that replaces the one before."""

@@ -79,7 +79,7 @@ class Services:
         session = Session(url)
         pool = SessionPool(url, config.connections - ALWAYS)
         (asked,), (slow,) = pool.share(db.CALLS), pool.share(db.COMPLETIONS)
-        steps, firing, scraped = pool.share(db.SERVICE, db.FIRINGS, db.METRICS)
+        steps, firing, scraped = pool.share(db.CALLS, db.FIRINGS, db.METRICS)
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, slow, leases, wake)
@@ -144,6 +144,7 @@ class Services:
             ("late end", self.outbox.slow.run_late_once),
             ("progress", self.progress.run_once),
             ("steps", self.steps.run_once),
+            ("locked steps", self.steps.run_locked_once),
             ("parked", self.waits.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),

@@ -117,7 +117,7 @@ class JobCalls:
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb == "steps" and token is not None:
             if self._steps.waiting(token):  # Of its last process, which has died.
-                await self._steps.write()
+                await self._steps.write_those_of(token)
             return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
         if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))

@@ -72,7 +72,15 @@ class ProgressWriter:
             self._unwritten = {token: one for token, one in self._unwritten.items() if one is not writing.get(token)}
             del self.held_ends[: len(ends)]
             for end in ends:
-                self._outbox.put(end)
+                if self._steps.waiting(end.token):  # A lock holds one up.
+                    self.held_ends.append(end)
+                else:
+                    self._outbox.put(end)
+
+    async def write_that_of(self, token: int) -> None:
+        """Write the progress and the steps of an attempt. LockNotAvailable: a lock holds one of these up."""
+        await self.write()
+        await self._steps.write_those_of(token)
 
     async def _write(self, reports: Sequence[Progress]) -> None:
         """Write them with one statement, or one by one if Postgres refuses one of them."""

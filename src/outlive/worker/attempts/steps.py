@@ -1,6 +1,7 @@
 """The steps that jobs keep. All that arrived while a statement ran are kept by the next one, with one commit.
 
 A job goes on when its step is in the database. After one that is `relaxed` it goes on at once, and its end waits.
+A step that another transaction's lock holds up is tried again by itself, and delays no other job.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from outlive.worker.processes.children import Child
 from outlive.worker.session import Runner
 
 PORTION_BYTES = 2 * 1024 * 1024
+AGAIN_S = 0.2
+"""How long the steps that locks hold up wait before the next try."""
 RELAXED_S = 0.02
 """How long relaxed steps wait for more. They must be in the database within 50 ms."""
 _decoder = msgspec.msgpack.Decoder(KeptStep)
@@ -45,12 +48,14 @@ class StepWriter:
         self._worker, self._session = worker, session
         self._asked: dict[tuple[int, str], _Asked] = {}
         """The steps that wait, in their order, by token and name: a checkpoint replaces the one before."""
+        self._locked: dict[tuple[int, str], _Asked] = {}
+        """Those that a lock holds up, and later ones of their attempts."""
         self._some, self._hurry = asyncio.Event(), asyncio.Event()
         self._writing = asyncio.Lock()
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(one.call.body) for one in self._asked.values())
+        return sum(len(one.call.body) for one in (*self._asked.values(), *self._locked.values()))
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -65,15 +70,19 @@ class StepWriter:
             child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
             return
         key = given.token, given.name
-        self._asked.pop(key, None)
-        self._asked[key] = _Asked(child, call, one.job, given)
+        waiting = self._locked if self._is_locked(given.token) else self._asked
+        waiting.pop(key, None)
+        waiting[key] = _Asked(child, call, one.job, given)
         self._some.set()
         if call.number:
             self._hurry.set()
 
     def waiting(self, token: int) -> bool:
         """Whether a step of this attempt is not written yet."""
-        return any(one == token for one, _ in self._asked)
+        return self._is_locked(token) or any(one == token for one, _ in self._asked)
+
+    def _is_locked(self, token: int) -> bool:
+        return any(one == token for one, _ in self._locked)
 
     async def run_once(self) -> None:
         await self._some.wait()
@@ -86,29 +95,54 @@ class StepWriter:
             self._hurry.clear()
             for portion in _portions(list(self._asked.values())):
                 await self._keep(portion)
-                for one in portion:
-                    if self._asked.get(one.key) is one:
-                        del self._asked[one.key]
             if not self._asked:
                 self._some.clear()
 
+    async def write_those_of(self, token: int) -> None:
+        """Write the steps of an attempt, with all that wait. LockNotAvailable: a lock holds one up."""
+        await self.write()
+        if self._is_locked(token):
+            await asyncio.sleep(AGAIN_S)  # The caller tries again.
+            raise psycopg.errors.LockNotAvailable(f"a lock holds up a step of attempt {token}")
+
+    async def run_locked_once(self) -> None:
+        """Try again to write what locks hold up, one attempt after the other: each delays only these."""
+        await asyncio.sleep(AGAIN_S)
+        for token in dict.fromkeys(token for token, _ in self._locked):
+            for portion in _portions([one for one in self._locked.values() if one.job.token == token]):
+                await self._keep(portion)
+
     async def _keep(self, portion: list[_Asked]) -> None:
-        """Keep them with one statement, or one by one if Postgres refuses one of them."""
+        """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up."""
         keep = store.keep_steps(self._worker, [one.job.token for one in portion], [one.step for one in portion])
         try:
             kept = await self._session.run(keep)
         except psycopg.Error as error:
-            if not never_accepted(error):
+            locked = isinstance(error, psycopg.errors.LockNotAvailable)
+            if not (locked or never_accepted(error)):
                 raise
-            if len(portion) > 1:
-                for one in portion:
+            for one in portion:
+                if locked and (len(portion) == 1 or self._is_locked(one.job.token)):
+                    self._forget(one)
+                    self._locked.setdefault(one.key, one)
+                elif len(portion) > 1:
                     await self._keep([one])
-            else:
-                refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
-                portion[0].child.answer(_refusal(portion[0].call, refusal))
+                else:
+                    refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
+                    self._answer(one, _refusal(one.call, refusal))
             return
         for one in portion:
-            one.child.answer(_reply(one, kept))
+            self._answer(one, _reply(one, kept))
+
+    def _answer(self, one: _Asked, reply: Reply) -> None:
+        self._forget(one)
+        one.child.answer(reply)
+
+    def _forget(self, one: _Asked) -> None:
+        """It waits no more, unless it was replaced meanwhile."""
+        for waiting in (self._asked, self._locked):
+            if waiting.get(one.key) is one:
+                del waiting[one.key]
 
 
 def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:

@@ -82,7 +82,7 @@ class Waits:
         while True:
             try:
                 if self._progress.waiting(wait.token):  # The next attempt begins with that.
-                    await self._progress.write()
+                    await self._progress.write_that_of(wait.token)
                 may_park = self._park_s > 0 and not child.shared
                 return await session.run(store.suspend(self._worker, wait, may_park=may_park))
             except psycopg.errors.LockNotAvailable:
