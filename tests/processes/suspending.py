@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 
@@ -100,6 +101,21 @@ def patient(file: str, go: str) -> list[int]:
     note(file, "begun")
     eventually(Path(go).exists, within_s=60)
     return outlive.current().receive("packed", Packed).parcels
+
+
+@app.task(max_attempts=1)
+def waits_in_its_transaction(url: str) -> None:
+    job = outlive.current()
+    with psycopg.connect(url) as connection:
+        assert job.once(connection, "ledger")
+        job.sleep(0)
+
+
+@app.task(max_attempts=1)
+async def tells(job: UUID) -> None:
+    """Send two signals to another job."""
+    app.get_job(job).send("packed", Packed([1]))
+    await app.get_job(job).asend("packed", Packed([2]))
 
 
 @app.task(timeout="1s")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from outlive import Job, State, config, store
 from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
+from outlive.worker.attempts.job_calls import LOCK_S
 from tests.driving.jobs import outcomes
 from tests.driving.workers import all_gone
 from tests.processes.suspending import (
@@ -25,6 +27,8 @@ from tests.processes.suspending import (
     patient,
     receiver,
     sleeper,
+    tells,
+    waits_in_its_transaction,
     wary,
 )
 from tests.waiting import eventually
@@ -80,6 +84,39 @@ def test_a_signal_that_was_sent_before_the_job_waits_for_it_is_received_once(sta
     assert queue.value("select count(*) from outlive.signals") == 0
     with pytest.raises(OutliveError, match="it has ended"):
         job.send("packed", Packed([6]))
+
+
+def test_a_job_sends_signals_to_another_job(start, notes, queue):
+    job = receiver.enqueue(str(notes))
+    tells.enqueue(job.id)
+    start(target=TARGET)
+    assert job.result(timeout=30) == [1]
+    assert queue.values("select value::text from outlive.signals") == ['{"parcels":[2]}']
+
+
+def test_a_job_that_waits_in_its_own_open_transaction_is_told_so(start, notes, database_url):
+    job = waits_in_its_transaction.enqueue(database_url)
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="the job can't wait while a transaction is open in which it has called `once`"):
+        job.result(timeout=30)
+
+
+@pytest.mark.long
+def test_a_job_begins_to_wait_however_long_another_transaction_locks_it(start, notes, connect):
+    go = notes.with_name("go")
+    job, stranger = patient.enqueue(str(notes), str(go)), connect()
+    start(target=TARGET)
+    eventually(lambda: job.status() is State.RUNNING)
+    stranger.execute("begin")
+    stranger.run(store.send(job.id, "other", b"7"))
+    go.touch()
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > LOCK_S + 1, within_s=LOCK_S + 10)
+    assert job.status() is State.RUNNING
+    stranger.execute("commit")
+    eventually(lambda: job.status() is State.SUSPENDED)
+    job.send("packed", Packed([3]))
+    assert job.result(timeout=30) == [3]
 
 
 def test_a_signal_that_does_not_come_in_time_is_not_received(start, notes):

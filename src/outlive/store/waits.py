@@ -62,6 +62,11 @@ def unpark(worker: UUID, ids: Sequence[UUID]) -> Statement[None]:
 
 
 @decoded_by(scalar)
+def blocks_itself(token: int) -> Statement[bool]:
+    """Whether this attempt can't be suspended because of its own open transaction."""
+
+
+@decoded_by(scalar)
 def send(job: UUID, signal: str, value: bytes) -> Statement[str]:
     """Leave a signal for a job. Returns the state of the job."""
 

@@ -35,6 +35,17 @@ select s.*, outlive.carried(j.args), j.options, o.signal is null as received, k.
 from started s join over o on o.id = s.id join outlive.jobs j on j.id = s.id
   left join outlive.steps k on k.job_id = s.id and k.name = o.step;
 
+-- name: blocks_itself
+-- Whether this attempt can't be suspended because of nothing but an open transaction of its own, in which it has
+-- called `once`: that alone shares the row of an attempt for long. It writes nothing.
+with free as (
+  select from outlive.running r where r.token = :token::bigint for update skip locked),
+shared as (
+  select r.id from outlive.running r where r.token = :token::bigint for no key update skip locked),
+job as (
+  select from outlive.jobs j where j.id = (select s.id from shared s) for no key update skip locked)
+select not exists (select from free) and exists (select from job);
+
 -- name: unpark
 -- This worker has ended the parked processes of these jobs: any worker may claim them when their waits are over.
 update outlive.held h set parked_by = null where h.id = any(:ids::uuid[]) and h.parked_by = :worker::uuid;

@@ -1,13 +1,13 @@
 """Job calls: statements that jobs ask for while they run. A job's calls run in order, those of several in parallel.
 
 A call that waits for another transaction's lock delays neither the calls of other jobs nor the worker: it gives its
-session back after a moment, and is tried again on sessions for such calls, each job in turn, for LOCK_S.
+session back after a moment, and is tried again on sessions for such calls, each job in turn, for LOCK_S. A job that
+begins to wait is tried for as long as it takes, unless it blocks itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 
@@ -54,8 +54,7 @@ class JobCalls:
     async def run_once(self) -> None:
         """Run one call."""
         child, token = await self._ready.get()
-        waits = self._waiting[id(child), token][0].verb == "wait"
-        await self._run_first(child, token, math.inf if waits else time.monotonic() + LOCK_S, last_try=False)
+        await self._run_first(child, token, time.monotonic() + LOCK_S, last_try=False)
 
     async def run_blocked_once(self) -> None:
         """Try again to run a call that waits for a lock."""
@@ -97,8 +96,13 @@ class JobCalls:
                     return await self._waits.suspend(session, child, call)
                 return Reply(call.number, await self._run(session, child, call))
         except OutliveError as error:
-            if may_wait and isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise error.__cause__ from None
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                if may_wait:
+                    raise error.__cause__ from None
+                if call.verb == "wait" and not child.exited:  # A wait is not given up, unless it would be for ever.
+                    if not await session.run(store.blocks_itself(call.token)):
+                        raise error.__cause__ from None
+                    error = OutliveError(_BLOCKS_ITSELF)
             return Reply(call.number, str(error).encode(), type(error).__name__)
         except Exception as error:
             reason = f"the call can't be understood: {type(error).__name__}: {error}"
@@ -130,6 +134,12 @@ class JobCalls:
             store.asked_by_job(name, parameters, token) for name, parameters in statement.read_asked(call.body)
         ]
         return statement.answer(await session.run_all(statements))
+
+
+_BLOCKS_ITSELF = (
+    "the job can't wait while a transaction is open in which it has called `once`: that locks its attempt, so the wait"
+    " can't begin. Commit it first"
+)
 
 
 def _stale(token: int) -> StaleAttempt:
