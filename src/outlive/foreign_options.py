@@ -29,7 +29,9 @@ WORDS: dict[str, dict[str, Word]] = {
         "retry_backoff": Word("backoff", TASK),
         "time_limit": Word("timeout", TASK),
         "soft_time_limit": Word(
-            "timeout", TASK, "SIGTERM raises outlive.Stopped in the job, SIGKILL follows after 5 s"
+            "timeout",
+            TASK,
+            "what the task returns then is lost; @outlive.step(timeout=…) raises TimeoutError, which it may catch",
         ),
         "rate_limit": Word("source", TASK, "a source has a rate_limit_per_minute for all workers together"),
         "acks_late": Word("on_worker_death", TASK, '"retry", the default, is like acks_late; "fail" is not'),
@@ -76,6 +78,11 @@ LEFT_OUT = {
     "throws": "leave it out, and raise outlive.Cancel for what is no error: it is not logged as one",
     "store_errors_even_if_ignored": "leave it out: every attempt keeps its error",
     **dict.fromkeys(("trail", "send_events"), "leave it out: the dashboard and `outlive show ID` always have it"),
+    **dict.fromkeys(
+        ("routing_key", "exchange", "compression", "headers", "connection", "producer", "retry_policy"),
+        "leave it out: it is for a broker",
+    ),
+    **dict.fromkeys(("on_failure", "after_return"), "use @app.on_failed, or a decorator below @app.task"),
     "base": "use @app.on_failed and @app.on_process_start in place of a class, and a decorator below @app.task",
 }
 """What Celery has an option for, and outlive needs none."""
@@ -122,8 +129,13 @@ ATTRIBUTES = {
         "AsyncResult": "write app.get_job(id)",
         "add_periodic_task": "write @app.schedule(…) on the task",
         "autodiscover_tasks": "import the modules with tasks where the app is: a worker takes MODULE:APP",
-        "conf": "give settings to App(…), or write them into outlive.toml",
-        "control": "write app.get_job(id).cancel(), app.queue(name).pause() or app.worker(name).reload()",
+        **dict.fromkeys(("conf", "config_from_object"), "give settings to App(…), or write them into outlive.toml"),
+        "control": "write app.get_job(id).cancel(), app.queue(name).pause() or app.worker(name).reload(); in place of "
+        "inspect, `outlive workers` and `outlive jobs --state running`",
+        **dict.fromkeys(("on_after_configure", "on_after_finalize"), "write @app.schedule(…) on the task"),
+        "purge": "write `outlive cancel --all --state pending`",
+        "signature": "write task.job(…), or task.s(…) of a shared task",
+        **dict.fromkeys(("worker_main", "start"), "write `outlive worker MODULE:APP`"),
         "send_task": "declare the task, with its name and its parameters, on an App() that no worker runs",
     },
 }
@@ -184,15 +196,18 @@ CELERY_NAMES = {
     "current_task": "write outlive.current(), or bind=True",
     "crontab": 'write @app.schedule("30 7 * * MON-FRI") above @shared_task',
     "get_task_logger": "write logging.getLogger(__name__), which needs no setup",
-    "signature": "write task.s(…)",
+    **dict.fromkeys(("signature", "subtask", "maybe_signature"), "write task.s(…)"),
     **dict.fromkeys(("chunks", "xmap", "xstarmap"), _GROUP),
-    "SoftTimeLimitExceeded": "write outlive.Stopped, raised when time_limit is over: SIGKILL follows 5 s later, and "
-    "what the task returns is lost",
-    "MaxRetriesExceededError": "a job that has no retry left fails with the error of its last try",
+    "MaxRetriesExceededError": "write self.request.retries >= self.max_retries: a job that has no retry left "
+    "fails with the error of its last try",
+    "TaskRevokedError": "catch outlive.JobFailed, whose state is cancelled",
+    "states": 'compare texts: result.state == "SUCCESS"',
+    "schedule": 'write @app.schedule(every="5m") above @shared_task',
     "Ignore": "raise outlive.Cancel",
     "Reject": "raise outlive.Fail",
     "task_failure": "write @app.on_failed above @shared_task: that task takes the id of the failed job, and its error",
     "worker_process_init": "write @app.on_process_start",
+    "setup_logging": "configure logging where the app is: docs/how-to/logs.md",
     **dict.fromkeys(
         ("task_prerun", "task_postrun", "task_success", "task_retry"),
         "write a decorator of your own, and put it between @shared_task and the function",
@@ -210,10 +225,8 @@ _NOT_SENT = {
     "link": "write one | other, or chain(one, other)",
     "link_error": "write on_failed=other, where other is a task that takes the id of the job and its error",
     "shadow": "leave it out: a job has the name of its task",
-    **dict.fromkeys(
-        ("retry", "retry_policy", "headers", "routing_key", "exchange", "compression", "connection", "producer"),
-        "leave it out: it is for a broker",
-    ),
+    "retry": "leave it out: it is for a broker",
+    "soft_time_limit": "give it to shared_task",
 }
 _IN_CELERY = ("delay", "apply_async", "s", "si", "AsyncResult")
 

@@ -75,7 +75,7 @@ class Journal:
                 return _decoded(step, call.name, call.found.value)
             for pause_s in _pauses(step):
                 try:
-                    with self._code_of(call.name), time_limit(step.timeout_s, call.name):
+                    with self._code_of(call.name), time_limit(step.timeout_s, f"the step {call.name}"):
                         value = step.function(*args, **kwargs)
                     break
                 except Exception as error:

@@ -1,4 +1,4 @@
-"""A limit of time for a piece of a job's code, in its own thread: SIGALRM raises TimeoutError there."""
+"""A limit of time for a piece of a job's code, in its own thread: SIGALRM raises an exception there."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ AGAIN_S = 0.01
 
 
 @contextmanager
-def time_limit(seconds: float | None, name: str) -> Iterator[None]:
-    """Python code is interrupted. Native code that does not return is ended by the timeout of its task.
+def time_limit(seconds: float | None, what: str, error: type[Exception] = TimeoutError) -> Iterator[None]:
+    """Raise this error in a block that takes longer.
 
+    Python code is interrupted. Native code that does not return is ended by the timeout of its task.
     An alarm that comes sooner, such as that of a step that calls this one, stays in place.
     """
     if seconds is not None:
         import threading  # Not at the top: it halves the rate of forks.
 
         if threading.current_thread() is not threading.main_thread():
-            raise OutliveError(f"the step {name} has a timeout, so it can be called in a job's main thread only")
+            raise OutliveError(f"{what} has a time limit, so it can be called in a job's main thread only")
     if seconds is None or 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         yield
         return
@@ -35,7 +36,7 @@ def time_limit(seconds: float | None, name: str) -> Iterator[None]:
         if stops.depth() > depth:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         else:
-            raise TimeoutError(f"the step {name} took longer than {seconds:g} s")
+            raise error(f"{what} took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expired)
     left_s, every_s = signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,0 +1,179 @@
+"""Tasks with Celery's options and calls, and what `self` is in them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import outlive
+from outlive import foreign_options
+from outlive.celery.canvas import Signature
+from outlive.celery.results import AsyncResult, app
+from outlive.child.timer import time_limit
+from outlive.client import declaring
+from outlive.client.task import Task
+from outlive.errors import ConfigError, Retry
+from outlive.policy import exponential
+from outlive.validation import MAX_COUNT, known
+
+
+def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
+    """Give tasks that name no queue one by patterns of their names, as `task_routes` does: `{"shop.mail.*": "mail"}`.
+
+    The first pattern that fits counts, and in it `*` stands for anything. It must be called before the tasks are
+    declared: in the module that made the Celery app, above the imports of tasks.
+    """
+    if late := next(iter(app.tasks), None):
+        raise ConfigError(f"route was called after the task {late} was declared: call it above the imports of tasks")
+    for pattern, to in queue_of.items():
+        known(f"route for {pattern}", "option", () if isinstance(to, str) else to, ("queue",))
+    given = {pattern: to if isinstance(to, str) else to["queue"] for pattern, to in queue_of.items()}
+    app.queue_of |= declaring.routes(given)
+
+
+class SoftTimeLimitExceeded(Exception):
+    """The `soft_time_limit` of a task is over. The task may catch this, and what it returns then is its result."""
+
+
+_TAKEN = (
+    *("bind", "max_retries", "default_retry_delay", "autoretry_for", "retry_kwargs", "retry_backoff", "retry_jitter"),
+    *("retry_backoff_max", "time_limit", "soft_time_limit", "acks_late", "reject_on_worker_lost", "ignore_result"),
+    *("track_started", *declaring.TaskOptions.__annotations__),
+)
+"""What `shared_task` has an option for."""
+
+
+def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """A task, as `@shared_task` or `@shared_task(bind=True, max_retries=5, …)`.
+
+    As in Celery, only the exceptions of `autoretry_for` are retried, and `self.retry()`. A time-out is a TimeoutError.
+    A job whose worker dies runs again with `acks_late=True`, and one whose process dies with `reject_on_worker_lost`
+    too. Options of outlive count more.
+    """
+    if refused := options.keys() & foreign_options.NOT_SHARED.keys():
+        raise ConfigError(f"shared_task does not take {min(refused)}: {foreign_options.NOT_SHARED[min(refused)]}")
+    known("shared_task", "option", options, [one for one in _TAKEN if one != "retry_jitter" or options.get(one)])
+    bind, retrying = options.pop("bind", False), options.pop("retry_kwargs", {})
+    for name in ("ignore_result", "track_started", "retry_jitter"):
+        options.pop(name, None)  # What outlive does anyway.
+    retries = retrying.get("max_retries", options.pop("max_retries", 3))
+    delay = retrying.get("countdown", options.pop("default_retry_delay", 180))
+    ours: dict[str, Any] = {"fail_on": BaseException, "backoff": [delay]}
+    ours["max_attempts"] = MAX_COUNT if retries is None else retries + 1
+    ours["retry_on"] = tuple(options.pop("autoretry_for", ()))
+    base, cap = options.pop("retry_backoff", False), options.pop("retry_backoff_max", 600)
+    ours |= {"backoff": exponential(float(base), float(cap))} if base else {}
+    ours |= {"timeout": limit} if (limit := options.pop("time_limit", None)) else {}
+    soft_s = options.pop("soft_time_limit", None)
+    late, rejected = options.pop("acks_late", False), options.pop("reject_on_worker_lost", False)
+    ours |= {} if late else {"on_worker_death": "fail"}
+    ours |= {} if late and rejected else {"max_crashes": 1}
+
+    after_s = None if "backoff" in options else delay
+
+    def register(function: Callable[..., Any]) -> SharedTask:
+        called = _bound(function, retries, after_s) if bind else function
+        return SharedTask(app.task(**ours | options)(_limited(called, soft_s) if soft_s else called))
+
+    return register if function is None else register(function)
+
+
+class Request:
+    """`self` of a task with `bind=True`, and its `request`. A task that is called as a function has no id."""
+
+    def __init__(
+        self,
+        max_retries: int | None,
+        default_retry_delay: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`default_retry_delay`: None stands for the backoff of the task."""
+        self.request, self.id, self.retries, self.max_retries = self, None, 0, max_retries
+        self.default_retry_delay, self.args, self.kwargs = default_retry_delay, list(args), dict(kwargs or {})
+        self.hostname = socket.gethostname()
+        with suppress(outlive.NoJob):
+            self.id, self.retries = str(outlive.current().job_id), outlive.current().attempt - 1
+
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("self or self.request of a task")
+
+    def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
+        """Raise what lets outlive try again, up to `max_retries`."""
+        if others:
+            raise ConfigError(f"self.retry takes exc and countdown: give {min(others)} to shared_task, or leave it out")
+        after_s = self.default_retry_delay if countdown is None else countdown
+        raise Retry("" if exc is None else f"{type(exc).__name__}: {exc}", after=after_s) from exc
+
+
+def _bound(function: Callable[..., Any], retries: int | None, delay: float | None) -> Callable[..., Any]:
+    own = inspect.signature(function)
+    rest = own.replace(parameters=list(own.parameters.values())[1:])
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = rest.bind(*args, **kwargs)
+        return function(Request(retries, delay, given.args, given.kwargs), *args, **kwargs)
+
+    vars(run)["__signature__"] = rest  # By which outlive checks the arguments of a call.
+    return run
+
+
+def _limited(function: Callable[..., Any], soft_s: float) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError("soft_time_limit is not for an async def: write `async with asyncio.timeout(…):` in it")
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with time_limit(soft_s, "the task", SoftTimeLimitExceeded) if _in_job() else nullcontext():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _in_job() -> bool:
+    try:
+        return bool(outlive.current())
+    except outlive.NoJob:
+        return False
+
+
+@dataclass(eq=False)
+class SharedTask:
+    """A task with Celery's calls. `task` is that of outlive."""
+
+    task: Task[..., Any, Any]
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(cast("Callable[..., Any]", self), self.task.function, updated=())
+
+    if not TYPE_CHECKING:
+        __getattr__ = foreign_options.hinting("a shared task")
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.task.function(*args, **kwargs)
+
+    run = __call__
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncResult:
+        return self.s(*args, **(kwargs or {})).apply_async(**options)
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        return Signature(self, args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature:
+        return Signature(self, args, kwargs, immutable=True)
