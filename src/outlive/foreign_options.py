@@ -145,6 +145,9 @@ _CALL = f"write task(…), which calls its function here and now; {_EAGER}"
 _GROUP = "write group(task.s(one) for one in …)"
 _GET = "write result.get(timeout=…)"
 _ON_FAILED = "write task.s(…).set(on_failed=other), where other is a task that takes the id of the job and its error"
+_ALL_ON_FAILED = (
+    "write canvas.apply_async(on_failed=other), where other is a task that takes the id of the job and its error"
+)
 SHIM = {
     "a shared task": {
         "apply": _CALL,
@@ -184,7 +187,7 @@ SHIM = {
     "a canvas": {
         "set": "write set(…) on each of its signatures",
         "link": "write one | other, or chain(one, other)",
-        **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
+        **dict.fromkeys(("link_error", "on_error"), _ALL_ON_FAILED),
         "apply": f"write canvas.apply_async(); {_EAGER}",
     },
 }
@@ -259,7 +262,7 @@ def not_sent(task: str, name: str, names: Collection[str]) -> str:
 
 def of_canvas(name: str) -> str:
     """What to write in place of an option of a canvas."""
-    return f"write .set({'on_failed' if name == 'link_error' else name}=…) on its signatures"
+    return _ALL_ON_FAILED if name == "link_error" else f"write .set({name}=…) on its signatures"
 
 
 def suggestion(name: str, names: Collection[str]) -> str | None:

@@ -191,7 +191,7 @@ def test_a_result_of_what_is_no_id_is_refused_at_once():
 def test_a_canvas_takes_no_options_and_says_what_to_write():
     with pytest.raises(outlive.ConfigError, match=r"takes no countdown: write \.set\(countdown=…\) on its signatures"):
         chain(add.s(1, 2), add.s(3)).apply_async(countdown=5)
-    with pytest.raises(outlive.ConfigError, match=r"takes no link_error: write \.set\(on_failed=…\) on its signatures"):
+    with pytest.raises(outlive.ConfigError, match=r"takes no link_error: write canvas\.apply_async\(on_f"):
         chain(add.s(1, 2), add.s(3)).apply_async(link_error=told.s())
 
 

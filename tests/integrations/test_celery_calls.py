@@ -4,7 +4,7 @@ import signal
 import threading
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -62,6 +62,21 @@ def again(self: Request) -> int:
     if self.request.retries == 0:
         work()
     return self.request.retries
+
+
+@shared_task
+def fails(number: int) -> None:
+    raise ValueError(number)
+
+
+@shared_task
+def told(job: UUID, error: str) -> str:
+    return str(job)
+
+
+@shared_task
+def tell_own(job: UUID, error: str) -> str:
+    return str(job)
 
 
 @shared_task(default_retry_delay=0)
@@ -124,6 +139,15 @@ def test_a_group_in_a_group_is_a_part_of_it(outlive_jobs):
     whole = chord([group(add.s(1), add.s(2)), add.s(3)])(total.s())
     outlive_jobs.run()
     assert (numbers.get(5), whole.get(5)) == ([2, 3, 4], 9)
+
+
+def test_a_canvas_tells_a_task_which_of_its_jobs_has_failed(outlive_jobs):
+    own = fails.s().set(on_failed=tell_own)
+    chain(add.s(1), group(fails.s(), own), total.s()).apply_async(on_failed=told)
+    outlive_jobs.run()
+    failed = {str(job.id) for job in outlive_jobs.enqueued(fails.task)}
+    said = [[AsyncResult(str(job.id)).get(5) for job in outlive_jobs.enqueued(one.task)] for one in (told, tell_own)]
+    assert ([len(one) for one in said], {*said[0], *said[1]}) == ([1, 1], failed)
 
 
 def test_a_misspelt_option_is_refused_with_the_one_that_is_near():

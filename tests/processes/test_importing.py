@@ -87,3 +87,9 @@ def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_
     [attempt] = attempts(queue, job)
     assert attempt.signal is None, "no kill was needed"
     assert not path.with_suffix(".started").exists()
+
+
+def test_a_worker_of_an_app_without_tasks_says_that_it_runs_no_job(start, tmp_path):
+    (tmp_path / "bare.py").write_text("import outlive\n\napp = outlive.App()\n")
+    worker = start(target="bare:app", folder=tmp_path, slots=1)
+    worker.says("the app has no tasks, so this worker runs no job: import the modules with tasks where the app is")

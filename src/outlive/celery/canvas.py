@@ -113,10 +113,11 @@ class Workflow:
 
     delay = __call__
 
-    def apply_async(self, args: Sequence[Any] = (), **options: Any) -> Any:
+    def apply_async(self, args: Sequence[Any] = (), *, on_failed: object = None, **options: Any) -> Any:
+        """Enqueue its jobs. `on_failed` is for each of them that has no other."""
         if options:
             raise ConfigError(f"a canvas takes no {min(options)}: {foreign_options.of_canvas(min(options))}")
-        jobs, last = _jobs(self.clone(args), None)
+        jobs, last = _jobs(self.clone(args), None, {"on_failed": on_failed} if on_failed else {})
         if last is None:
             raise ConfigError("a chain has at least one signature: give it one")
         handles = {job.request.id: handle for job, handle in zip(jobs, app.enqueue_many(jobs), strict=True)}
@@ -150,15 +151,15 @@ def _given(steps: tuple[Step | Iterable[Step], ...]) -> tuple[Step, ...]:
     return cast("tuple[Step, ...]", steps)
 
 
-def _jobs(step: Step, before: Before) -> tuple[list[BoundJob[Any]], Before]:
+def _jobs(step: Step, before: Before, options: Mapping[str, Any]) -> tuple[list[BoundJob[Any]], Before]:
     """The jobs of a step in an order in which they can be enqueued, and those whose results the next step gets."""
     if isinstance(step, Signature):
-        job = step.after(before)
+        job = replace(step, options={**options, **step.options}).after(before)
         return [job], job
     jobs: list[BoundJob[Any]] = []
     ends: list[BoundJob[Any]] = []
     for one in step.steps:
-        more, last = _jobs(one, before)
+        more, last = _jobs(one, before, options)
         jobs += more
         if step.one_by_one:
             before = last

@@ -169,6 +169,10 @@ class Supervisor:
         self._systemd.ready()
         counts = counted(services.me.slots, "slot"), counted(tasks, "task")
         _log.info("Worker %s started: %s, %s, %s", self.id, services.me.name, *counts)
+        if not tasks:
+            _log.warning(
+                "the app has no tasks, so this worker runs no job: import the modules with tasks where the app is"
+            )
         if others := unprefixed(services.config):
             _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
