@@ -68,7 +68,7 @@ WORDS: dict[str, dict[str, Word]] = {
 
 
 LEFT_OUT = {
-    "bind": "leave it out: outlive.current() is the job, inside of it",
+    "bind": "leave it out: outlive.current() is the job, inside of it; @shared_task of outlive.celery takes it",
     "ignore_result": "leave it out: a job without a return value stores nothing; keep_finished=… limits the rest",
     "retry_jitter": "leave it out: each delay is shortened at random by up to half",
     "track_started": "leave it out: a job that runs is always shown as running",
@@ -210,7 +210,17 @@ CELERY_NAMES = {
     "Reject": "raise outlive.Fail",
     "task_failure": "write @app.on_failed above @shared_task: that task takes the id of the failed job, and its error",
     "worker_process_init": "write @app.on_process_start",
-    "setup_logging": "configure logging where the app is: docs/how-to/logs.md",
+    **dict.fromkeys(
+        ("setup_logging", "after_setup_logger", "after_setup_task_logger"),
+        "configure logging where the app is: docs/how-to/logs.md",
+    ),
+    **dict.fromkeys(
+        ("before_task_publish", "after_task_publish"), "write a function of your own, and call it in place of delay"
+    ),
+    **dict.fromkeys(
+        ("worker_init", "worker_ready", "worker_shutdown", "beat_init"),
+        "let the unit or the container of the worker run a command before or after it",
+    ),
     **dict.fromkeys(
         ("task_prerun", "task_postrun", "task_success", "task_retry"),
         "write a decorator of your own, and put it between @shared_task and the function",

@@ -150,6 +150,15 @@ def test_a_canvas_tells_a_task_which_of_its_jobs_has_failed(outlive_jobs):
     assert ([len(one) for one in said], {*said[0], *said[1]}) == ([1, 1], failed)
 
 
+@pytest.mark.parametrize("option", ["countdown", "expires"])
+def test_a_time_that_would_count_from_the_call_is_refused_for_a_later_step(outlive_jobs, option):
+    first = chain(add.s(1).set(**{option: 3600}), add.s(2))()
+    with pytest.raises(outlive.ConfigError, match=rf"^{option} of a step that follows another would count from the c"):
+        chain(add.s(1), add.s(2).set(**{option: 3600}))()
+    outlive_jobs.run(delayed=True)
+    assert first.get(5) == 4
+
+
 def test_a_misspelt_option_is_refused_with_the_one_that_is_near():
     with pytest.raises(outlive.ConfigError, match=r"shared_task has the unknown option ack_late; did you mean acks_l"):
         shared_task(ack_late=True)

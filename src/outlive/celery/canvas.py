@@ -74,6 +74,9 @@ class Signature:
         if refused := self.options.keys() - _SENT.keys():
             hint = foreign_options.not_sent(self.task.name.rpartition(".")[2], min(refused), JobOptions.__annotations__)
             raise ConfigError(f"apply_async does not take {min(refused)}: {hint}")
+        if before and (counted := self.options.keys() & {"countdown", "expires"}):
+            hint = "leave it out, and to wait, begin the task with outlive.current().sleep(…)"
+            raise ConfigError(f"{min(counted)} of a step that follows another would count from the call: {hint}")
         using: dict[str, Any] = {_SENT[name]: value for name, value in self.options.items()}
         if "id" in using:
             using["id"] = _id(using["id"])
