@@ -364,6 +364,21 @@ def test_an_operator_enqueues_a_job_by_a_form(page, queue):
     assert args == {"url": "https://example.org/", "deep": True}
 
 
+def test_labels_and_values_do_not_overlap_on_a_phone(page):
+    page.set_viewport_size(PHONE)
+    for path in PAGES:
+        page.goto(f"/{path}")
+        for cell in page.locator("td[data-label]:visible").all():
+            left = cell.evaluate("one => parseFloat(getComputedStyle(one).paddingLeft)")
+            assert left > 100, (path, cell.get_attribute("data-label"))
+
+
+def test_the_name_of_a_task_is_not_broken_on_a_desk(page, queue):
+    queue.make(task="shop.send_reminder", queue="mail")
+    page.goto("/jobs?task=shop.send_reminder")
+    assert page.locator("td.name bdi").first.evaluate("one => one.getClientRects().length") == 1
+
+
 def test_filters_fold_on_a_phone_and_buttons_stand_at_the_right(page, queue):
     queue.make(task="folded")
     task = page.get_by_label("Task", exact=True)

@@ -49,6 +49,14 @@ def test_the_jobs_of_a_state_are_listed(dashboard, queue):
     assert "ValueError: no" in page
 
 
+def test_a_pending_job_says_since_when_it_is_ready_and_its_arguments_come_before_its_attempts(dashboard, queue):
+    job = queue.make(args=b'{"page": 7}')
+    said = words(dashboard.get(f"/jobs/{job}"))
+    assert "Ready 20" in said
+    assert "Next try" not in said
+    assert said.index("Arguments") < said.index("No attempt has ended yet")
+
+
 def test_a_job_of_the_list_shows_its_arguments_its_run_time_and_its_worker(dashboard, queue):
     queue.register_worker()
     queue.run_job(queue.make(args=b'{"url": "https://example.org"}'))

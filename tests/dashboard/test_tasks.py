@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from outlive import store
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Dashboard
@@ -35,21 +37,31 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
         "Quarantined": "1",
         "Succeeded": "3",
         "Ended/min": "&lt;0.1",
-        "Failing": "25 %",
+        "Failing": "40 %",
         "p50, p95": "2 s, 2 s",
-        "Memory": "50 MB",
+        "Memory": "512 MB",
         "Workers": "1",
     }
 
 
-def test_of_many_ends_the_newest_give_the_rate(queue):
+def test_a_task_whose_jobs_kill_their_processes_is_failing_with_the_memory_that_killed_them(dashboard, queue):
+    queue.run_job(queue.make("render"), Outcome.SUCCEEDED, peak_memory_bytes=20_000_000)
+    queue.run_job(
+        queue.make("render", options={"max_crashes": 1}), Outcome.CRASHED, after_s=0.0, peak_memory_bytes=226_000_000
+    )
+    row = row_of(dashboard, "render")
+    assert (row["Quarantined"], row["Failing"], row["Memory"]) == ("1", "50 %", "226 MB")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.CRASHED])
+def test_of_many_ends_the_newest_give_the_rate(queue, outcome):
     for _ in range(30):
-        queue.make_finished()
+        queue.run_job(queue.make(options={"max_crashes": 1}), outcome, after_s=0.0)
     queue.execute(
         "update outlive.attempts a set ended_at = outlive.now() - n * interval '1 second'"
         " from (select token, row_number() over (order by token) as n from outlive.attempts) t where t.token = a.token"
     )
-    rate = "select succeeded_per_min from outlive.ends_by_task(%s)"
+    rate = "select succeeded_per_min + failed_per_min from outlive.ends_by_task(%s)"
     assert 55 < queue.value(rate, 10) < 61
     assert round(queue.value(rate, 1000), 6) == 0.5
 

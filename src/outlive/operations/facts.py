@@ -82,7 +82,7 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     if kind := job["paused"]:
         yield "waits", [f"its {kind} {job[kind]} is paused; {program.command(f'{kind}s resume {job[kind]}')}"]
     if job["state"] in (State.PENDING, State.RETRYABLE):
-        yield "next try", [job["ready_at"]]
+        yield "ready" if job["state"] == State.PENDING else "next try", [job["ready_at"]]
     words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
     if counters := [counted(job[many], one, many) for many, one in words if job[many]]:
         yield "counted", [", ".join(counters)]

@@ -258,9 +258,10 @@ returns table (
   peak_memory_bytes bigint)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off
--- How the jobs of each task ended in the last hour: how many a minute succeeded, and failed for good; how long
--- those ran that succeeded, p50 and p95; and the most memory that one of them used. About `most` ends are read,
--- the newest of each lane, and where these are not all of the hour, their own rate counts.
+-- How the jobs of each task ended in the last hour: how many a minute succeeded, and failed for good or were
+-- quarantined; how long those ran that succeeded, p50 and p95; and the most memory that one of all these used.
+-- About `most` ends are read, the newest of each lane, and `most` quarantined ones; where these are not all of the
+-- hour, their own rate counts.
 begin atomic
   with lane as materialized (
     select l.task, l.state, l.hash, greatest(10, most / (count(*) over ())) as most
@@ -273,9 +274,16 @@ begin atomic
       where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
         and t.ended_at > outlive.now() - interval '1 hour'
       order by t.ended_at desc limit l.most) a
-    window same as (partition by l.hash))
+    window same as (partition by l.hash)
+    union all
+    select q.*, case when count(*) over () < most then 3600 else greatest(
+      0.001, extract(epoch from outlive.now() - min(q.ended_at) over ())) end::double precision
+    from (
+      select t.task, t.state, t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
+      where t.state = 'quarantined' and t.ended_at > outlive.now() - interval '1 hour'
+      order by t.ended_at desc limit most) q)
   select e.task, coalesce(sum(60 / e.within_s) filter (where e.state = 'succeeded'), 0),
-    coalesce(sum(60 / e.within_s) filter (where e.state = 'failed'), 0),
+    coalesce(sum(60 / e.within_s) filter (where e.state in ('failed', 'quarantined')), 0),
     percentile_cont('{0.5,0.95}'::double precision[]) within group (
       order by extract(epoch from e.ended_at - e.started_at)::double precision)
       filter (where e.state = 'succeeded'),
