@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from outlive import store
@@ -238,3 +239,29 @@ def test_sources_are_looked_through_in_parts_and_closed_ones_cost_one_step(conne
     assert seen == [(queue, name) for queue in ("a", "b") for name in names if name not in closed]
     assert waits == {"site-0": 30.0, "site-4": 30.0, "site-7": 7.0}
     assert parts == 3
+
+
+def test_thousands_of_queues_without_sources_are_no_step_of_the_search_for_sources(queue):
+    queue.enqueue([request(queue=f"q{n:04}") for n in range(2000)])
+    queue.make(queue="q1000", source="shop")
+    found = queue.run(store.sourced_lanes(["work"], batch=3))
+    assert [(one.queue, one.source) for one in found.lanes] == [("q1000", "shop")]
+    assert found.reached is None
+
+
+def test_a_claim_passes_over_the_jobs_of_another_claim_without_trying_their_locks(queue, connect):
+    """To try a lock reads the job's page once more, and sixteen workers would do little else."""
+    queue.make_many(3000)
+    other = connect()
+    other.execute("begin")
+    theirs = ids(other.claim([lane(quota=2500)], limit=2500))
+    queue.make()  # A later transaction has ended: only then does a snapshot name the earlier ones that go on.
+    claim = b"""explain (analyze, buffers, format json) select * from outlive.claim_lanes(
+      $1, array['default'], array[''], array['work'], array[5::smallint], array[null::timestamptz], array[10], 10, 60,
+      true)"""
+    [[(found,)]] = psycopg.RawCursor(queue).execute(claim, [WORKER]).fetchall()
+    assert found["Plan"]["Actual Rows"] == 10
+    assert found["Plan"]["Shared Hit Blocks"] < 2500
+    assert not set(theirs) & set(queue.values("select id from outlive.running"))
+    other.execute("rollback")
+    assert len(queue.claim([lane(quota=3000)], limit=3000)) == 2991

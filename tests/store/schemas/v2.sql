@@ -1912,6 +1912,9 @@ language plpgsql as $$
 -- that was claimed before is begun in any case: its mere arrival may kill.
 declare
   some_expired boolean := exists (select from outlive.expiring e where e.expires_at <= outlive.now());
+  -- Other claims hold most rows that are locked. To try each lock costs far more than to know who has it.
+  others xid[] := array(
+    select (x::text::bigint & 4294967295)::text::xid from pg_snapshot_xip(pg_current_snapshot()) x);
 begin
   return query
     with picked as materialized (
@@ -1923,7 +1926,7 @@ begin
           where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
             and w.priority = lane.priority
             and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
-            and (not some_expired or outlive.in_time(w.id))
+            and w.xmax <> all(others) and (not some_expired or outlive.in_time(w.id))
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers d where d.id = by_worker and d.state = 'dead')
         and (lane.source = '' or asked or exists (
@@ -6084,14 +6087,17 @@ union all
 select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;
 $statement$;
 
-create or replace function outlive.statement_sourced_lanes("queues" text[] default null, "after_queue" text default null, "after_source" text default null, "batch" int default null, "tasks" text[] default null)
+create or replace function outlive.statement_sourced_lanes("queues" text[] default null, "after_queue" text default null, "batch" int default null, "after_source" text default null, "tasks" text[] default null)
 returns table (
    queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean,
    admits_all boolean, wait_s double precision, n int) language sql as $statement$
 with recursive mine as materialized (
-  select q.name from outlive.open_queues q where $1::text[] is null or q.name = any($1::text[])),
+  select q.name from outlive.open_queues q
+  where ($1::text[] is null or q.name = any($1::text[])) and q.name >= $2::text collate "C"
+    and exists (select from outlive.waiting w where w.queue = q.name and w.source > '')
+  order by q.name limit $3::int + 1),
 pair as (
-  select $2::text collate "C" as queue, $3::text collate "C" as source, 0 as n
+  select $2::text collate "C" as queue, $4::text collate "C" as source, 0 as n
   union all
   select s.queue, s.source, p.n + 1
   from pair p, lateral (
@@ -6101,7 +6107,7 @@ pair as (
     union all
     (select q.name, '' from mine q where q.name > p.queue order by q.name limit 1)
     limit 1) s
-  where p.n < $4::int)
+  where p.n < $3::int)
 select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
   l.ready_at <= outlive.now(), coalesce(outlive.admits_all(s), false), c.wait_s, p.n
 from pair p

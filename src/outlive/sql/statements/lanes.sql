@@ -36,12 +36,15 @@ select q.name, null, null, null, null, null from outlive.queues q where q.paused
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
 -- source that admits nothing costs one step. A row without a task names a source that is closed, or whose bucket
 -- is empty, and in how many seconds to ask again. `admits_all`: the source need not be asked. If the last
--- column stays below :batch, no source follows.
+-- column stays below :batch, no source follows. A queue without sources is no step: there may be thousands.
 -- returns table (
 --   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean,
 --   admits_all boolean, wait_s double precision, n int)
 with recursive mine as materialized (
-  select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
+  select q.name from outlive.open_queues q
+  where (:queues::text[] is null or q.name = any(:queues::text[])) and q.name >= :after_queue::text collate "C"
+    and exists (select from outlive.waiting w where w.queue = q.name and w.source > '')
+  order by q.name limit :batch::int + 1),
 pair as (
   select :after_queue::text collate "C" as queue, :after_source::text collate "C" as source, 0 as n
   union all
