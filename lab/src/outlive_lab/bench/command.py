@@ -17,7 +17,20 @@ from rich.table import Table
 
 from outlive.errors import OutliveError
 from outlive.temporary.program import stopped_by_sigterm
-from outlive_lab.bench import calls, claims, fleet, growth, growth_results, pages, report, run, share, steps, workloads
+from outlive_lab.bench import (
+    calls,
+    claims,
+    fleet,
+    growth,
+    growth_results,
+    many,
+    pages,
+    report,
+    run,
+    share,
+    steps,
+    workloads,
+)
 from outlive_lab.bench.databases import databases, described
 from outlive_lab.bench.figures import Figure, as_markdown, table
 from outlive_lab.bench.history import history
@@ -41,6 +54,7 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "keys": ("a worker's warm drain of jobs with a key each", workloads.keys),
     "share": ("jobs that share a process, beside PgQueuer, Procrastinate and awa", share.share),
     "slots": ("jobs of a millisecond on 16 to 256 slots", workloads.slots),
+    "many": ("many workers, lanes and slots beside few", many.many),
     "fresh": ("a worker's drain with a process per job", workloads.fresh),
     "pick-up": ("how long a job waits for an idle worker", workloads.pick_up),
     "memory": ("memory before and after many jobs", workloads.memory),
