@@ -216,14 +216,14 @@ create table if not exists outlive.attempts (
   queue text collate "C" not null,
   source text collate "C" not null,
   task text collate "C" not null,
+  lane bigint generated always as (  -- The lane and `state` as a number, by which an index counts jobs.
+    hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))))) stored,
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
 create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
--- A lane and a state as a number: to compare four texts would cost each end four times as much. It is stored, so that
--- jobs are counted in the index alone. An index of an expression would not do: Postgres reads each row for that.
-alter table outlive.attempts add column if not exists lane bigint generated always as (
-  hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))))) stored;
+-- By a number: to compare four texts would cost each end four times as much. It is stored, because with an index of
+-- the expression Postgres would read each row that it counts.
 create index if not exists attempts_by_lane on outlive.attempts (lane, ended_at)
   where state in ('succeeded', 'failed', 'cancelled');
 create index if not exists attempts_by_worker on outlive.attempts (

@@ -315,7 +315,7 @@ group by 1, 2, 3, a.xact_start order by a.xact_start, a.pid;
 -- What `outlive doctor` judges of the jobs, beside the lists.
 select
   (select count(*) from outlive.stuck_jobs)::int as stuck,
-  (select count(*) from outlive.held where why = 'quarantined')::int as quarantined,
+  (select count(*) from outlive.killers)::int as quarantined,
   (select count(*) from (select from outlive.unmet_jobs limit 1000) u)::int as unmet,
   (select count(*) from outlive.worker_states where state = 'active')::int as active_workers;
 

@@ -26,6 +26,8 @@ from outlive.attempts o left join outlive.jobs j on j.id = o.job_id left join ou
 where o.token = a.token;
 alter table outlive.attempts alter column queue set not null, alter column source set not null,
   alter column task set not null;
+alter table outlive.attempts add column lane bigint generated always as (
+  hashtextextended(state, hashtextextended(task, hashtextextended(source, hashtextextended(queue, 0))))) stored;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
   add column trouble text, add column tasks text[], add column drain_requested_at timestamptz,
   add column secret uuid, add column memory_bytes bigint, add column app text collate "C",
