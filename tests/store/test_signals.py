@@ -71,6 +71,18 @@ def test_a_job_that_begins_again_receives_again_what_it_has_received(queue):
     assert queue.values("select value from outlive.signals") == [2]
 
 
+def test_signals_that_are_received_again_come_before_those_that_were_not_received_yet(queue):
+    job = queue.make()
+    for number in (b"1", b"2", b"3"):
+        queue.run(store.send(job, "go", number))
+    token = queue.claim_job(job).token
+    for name in ("receive:go", "receive:go#2"):
+        queue.run(store.suspend(WORKER, Wait(token, name, signal="go")))
+    queue.end(Ended(token, Outcome.SUCCEEDED))
+    queue.run(store.rerun(job, "receive:go#2"))
+    assert queue.values("select value from outlive.signals order by number") == [2, 3]
+
+
 def test_a_job_gathers_neither_itself_nor_a_job_that_waits_for_it(queue):
     job = queue.make()
     after = queue.make(links=msgspec.json.encode({"after": [str(job)]}))

@@ -3126,11 +3126,18 @@ begin
     select r.* into change from outlive.retry(array[job]) r;
     perform outlive.refuse_unless(change.changed, change.note);
   end if;
-  insert into outlive.signals (job_id, name, value, at)  -- It receives again what it has received.
-  select s.job_id, regexp_replace(s.name, '^receive:|#\d+$', '', 'g'), s.value, outlive.now()
-  from outlive.steps s
-  where s.job_id = job and s.at >= since and s.name ^@ 'receive:' and s.value is not null and s.supplied_by is null
-  order by s.at;
+  with unread as (
+    delete from outlive.signals g where g.job_id = job returning g.*)
+  insert into outlive.signals (job_id, name, value, at)  -- What it has received comes first, and then the rest.
+  select job, r.name, r.value, r.at
+  from (
+    select 0 as number, regexp_replace(s.name, '^receive:|#\d+$', '', 'g') as name, s.value, s.at
+    from outlive.steps s
+    where s.job_id = job and s.at >= since and s.name ^@ 'receive:'
+      and s.value is not null and s.supplied_by is null
+    union all
+    select u.number, u.name, u.value, u.at from unread u) r
+  order by r.number, r.at;
   delete from outlive.steps s where s.job_id = job and s.at >= since;
   get diagnostics dropped = row_count;
   return dropped;
