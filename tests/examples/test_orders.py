@@ -95,6 +95,14 @@ def test_an_order_is_fulfilled_by_a_job_that_dies_sleeps_and_waits_for_a_person(
     assert "It is packed" not in web.get(f"/orders/{order}/packing").text
 
 
+def test_a_page_that_was_open_for_too_long_is_told_that_the_job_has_ended(web, orders_url, outlive_jobs):
+    order = make_order(1200)
+    web.post(f"/orders/{order}/fulfilment")
+    outlive_jobs.assert_enqueued(fulfil, order).cancel()
+    late = web.post(f"/orders/{order}/packing", data={"parcels": "2"})
+    assert (late.status_code, late.json()["detail"]) == (409, "it has ended: it is cancelled")
+
+
 def test_an_invoice_is_written_with_the_end_of_its_job(orders_url, outlive_jobs):
     paid, free, unknown = (send_invoice.enqueue(id) for id in (make_order(100), make_order(0), 99))
     ran = {one.job_id: one for one in outlive_jobs.run()}
