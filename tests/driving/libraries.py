@@ -48,6 +48,12 @@ class Transaction:
         else:
             job.send(signal, value, connection=self.connection)
 
+    async def once(self, name: str) -> bool:
+        """Whether an effect of the job that runs here is still to be made."""
+        if self.is_async:
+            return await outlive.current().aonce(self.connection, name)
+        return outlive.current().once(self.connection, name)
+
     async def complete(self, result: object = None) -> None:
         """End the job that runs here."""
         if self.is_async:

@@ -60,6 +60,24 @@ def settle(library: str, url: str, order: str, how: str, fifo: str = "") -> None
     drive(main(), is_async=is_async)
 
 
+@app.task(max_attempts=1)
+def book(library: str, url: str, order: str) -> list[bool]:
+    """Make an effect three times: in a transaction that rolls back, in one that commits, and in one that follows."""
+    made: list[bool] = []
+
+    async def main(commits: bool) -> None:
+        async with open_transaction(url) as mine:
+            made.append(first := await mine.once("effect"))
+            if first:
+                await mine.execute(_written("effects", UUID(order)))
+            await (mine.commit() if commits else mine.rollback())
+
+    open_transaction, is_async = LIBRARIES[library]
+    for commits in (False, True, True):
+        drive(main(commits), is_async=is_async)
+    return made
+
+
 def _written(table: str, id: UUID) -> str:
     return f"insert into {table} values ('{id}')"  # noqa: S608
 

@@ -74,6 +74,17 @@ def test_a_job_completes_in_a_transaction_of_any_library_or_leaves_nothing_of_it
         assert "WrongConnection" in str(attempts(queue, job)[0].error)
 
 
+def test_an_effect_under_once_is_made_once_in_a_transaction_of_any_library(
+    start: Start, queue: Queue, database_url: str
+) -> None:
+    start(target="tests.guarantees.paying:app")
+    orders = {library: str(uuid4()) for library in LIBRARIES}
+    jobs = {one: paying.book.enqueue(one, database_url, order) for one, order in orders.items()}
+    for library, job in jobs.items():
+        assert (library, job.result(timeout=60)) == (library, [True, True, False])
+    assert sorted(map(str, effects(queue))) == sorted(orders.values())
+
+
 @pytest.fixture
 def kill_around_commits(start: Start, queue: Queue, database_url: str, tmp_path: Path) -> Killing:
     """Kills clients, children and workers while they commit, and checks at the end what is there."""
