@@ -316,7 +316,7 @@ def test_steps_wait_for_a_database_that_is_away(start, notes, queue, admin):
 
 def test_a_step_that_a_lock_holds_up_delays_no_step_of_another_job(start, notes, queue, connect):
     job, stranger = gated.enqueue(str(notes)), connect()
-    start(target=TARGET, slots=2)
+    worker = start(target=TARGET, slots=2)
     eventually(lambda: job.status() is State.RUNNING)
     stranger.execute("begin")
     stranger.run(store.supply(job.id, "wait_for_test", b"7", "a stranger", replacing=False))
@@ -327,6 +327,7 @@ def test_a_step_that_a_lock_holds_up_delays_no_step_of_another_job(start, notes,
     stranger.execute("commit")
     job.result(timeout=30)
     assert queue.value("select supplied_by from outlive.steps where job_id = %s", job.id) == "a stranger"
+    assert worker.log().count("another transaction holds a lock that the step wait_for_test of job") == 1
 
 
 @pytest.mark.parametrize("then", ["ends", "waits"])

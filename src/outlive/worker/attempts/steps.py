@@ -7,6 +7,7 @@ A step that another transaction's lock holds up is tried again by itself, and de
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
@@ -16,11 +17,13 @@ import psycopg
 
 from outlive import store, wire
 from outlive.errors import BadArguments, StaleAttempt
+from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import Call, KeptStep, Reply
 from outlive.worker.ending.outbox import never_accepted
 from outlive.worker.loops import wait
 from outlive.worker.processes.children import Child
+from outlive.worker.reporting import job_log
 from outlive.worker.session import Runner
 
 PORTION_BYTES = 2 * 1024 * 1024
@@ -29,6 +32,7 @@ AGAIN_S = 0.2
 RELAXED_S = 0.02
 """How long relaxed steps wait for more. They must be in the database within 50 ms."""
 _decoder = msgspec.msgpack.Decoder(KeptStep)
+_log = logging.getLogger("outlive.worker")
 
 
 @dataclass(slots=True)
@@ -123,8 +127,7 @@ class StepWriter:
                 raise
             for one in portion:
                 if locked and (len(portion) == 1 or self._is_locked(one.job.token)):
-                    self._forget(one)
-                    self._locked.setdefault(one.key, one)
+                    self._set_aside(one)
                 elif len(portion) > 1:
                     await self._keep([one])
                 else:
@@ -133,6 +136,15 @@ class StepWriter:
             return
         for one in portion:
             self._answer(one, _reply(one, kept))
+
+    def _set_aside(self, one: _Asked) -> None:
+        if not self._is_locked(one.job.token):
+            words = (
+                "another transaction holds a lock that the step %s of job %s needs; `outlive doctor` names the session"
+            )
+            _log.warning(words, one.step.name, short_id(one.job.id), extra=job_log.fields(one.job))
+        self._forget(one)
+        self._locked.setdefault(one.key, one)
 
     def _answer(self, one: _Asked, reply: Reply) -> None:
         self._forget(one)
