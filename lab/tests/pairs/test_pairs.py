@@ -1,6 +1,7 @@
 """Pairs of statements: none is forgotten, the cuts stop where they should, and what is broken on purpose is found."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -9,7 +10,7 @@ import pytest
 from outlive import db, sql
 from outlive_lab.pairs import cuts
 from outlive_lab.pairs.actions import ACTIONS
-from outlive_lab.pairs.command import Company, Options, shares, theatre
+from outlive_lab.pairs.command import Company, Options, Share, Tally, keep, kept, shares, theatre
 from outlive_lab.pairs.unchanging import UNCHANGING
 
 CALLED = re.compile(r"grant execute on function([^;]+?)to outlive_(?:enqueue|job|protocol);")
@@ -19,6 +20,10 @@ SEEDED = {
     ),
     "a signal that does not lock the job": (
         *("send", "where j.id = job for no key update", "where j.id = job", "running: suspend J / send to J"),
+    ),
+    "a wait that does not lock what it needs": (
+        *("lock_needed", "order by j.id for share", "order by j.id"),
+        "running: let wait for the other J / let wait for the other K",
     ),
     "an end that counts what it has read before": (
         *("count_in_batches", "succeeded = t.succeeded + n.succeeded", "succeeded = n.succeeded"),
@@ -77,3 +82,11 @@ def test_what_is_broken_on_purpose_is_found(url, what):
             assert findings(url, pair) != []
         finally:
             connection.execute(right.encode())
+
+
+def test_a_run_goes_on_after_what_an_earlier_one_has_kept(tmp_path):
+    options = Options(state=tmp_path / "played")
+    assert kept(options) == []
+    tally = Tally(Share("once", "waiting", "cancel J"), orders=7, whole=True, repeats=Counter({"40P01": 2}))
+    keep(options, tally)
+    assert kept(options) == [tally]

@@ -220,7 +220,13 @@ def kept(options: Options) -> list[Tally]:
     first, *lines = options.state.read_text(encoding="utf-8").splitlines()
     if first != head:
         raise ConfigError(f"{options.state} is of a run with {first}, and this one has {head}: name another file")
-    return [msgspec.json.decode(line, type=Tally) for line in lines]
+    return [msgspec.json.decode(line, type=Tally, dec_hook=lambda type, value: type(value)) for line in lines]
+
+
+def keep(options: Options, tally: Tally) -> None:
+    if tally.whole and options.state:
+        with options.state.open("ab") as file:
+            file.write(msgspec.json.encode(tally) + b"\n")
 
 
 def main(options: Options, report: Path | None = None) -> int:
@@ -240,9 +246,7 @@ def main(options: Options, report: Path | None = None) -> int:
             tallies.append(tally)
             for finding in tally.findings:
                 shown.say(finding)
-            if tally.whole and options.state:
-                with options.state.open("ab") as file:
-                    file.write(msgspec.json.encode(tally) + b"\n")
+            keep(options, tally)
             shown.see(len(tallies) / len(every), lambda: line(tallies, every))
     print(line(tallies, every))
     if report is not None:
