@@ -87,9 +87,14 @@ LEFT_OUT = {
 }
 """What Celery has an option for, and outlive needs none."""
 SETTINGS = {
-    "broker": "leave it out: jobs are in Postgres, at database_url or OUTLIVE_DATABASE_URL",
-    "backend": "leave it out: results are in Postgres, with the jobs",
-    "include": "import these modules where the app is: a worker takes MODULE:APP",
+    **dict.fromkeys(
+        ("broker", "broker_url"), "leave it out: jobs are in Postgres, at database_url or OUTLIVE_DATABASE_URL"
+    ),
+    **dict.fromkeys(("backend", "result_backend"), "leave it out: results are in Postgres, with the jobs"),
+    **dict.fromkeys(("include", "imports"), "import these modules where the app is: a worker takes MODULE:APP"),
+    "timezone": "give it to each schedule: @app.schedule(…, timezone=…)",
+    "task_queues": "leave it out: a queue is there when a task or a job names it",
+    "task_soft_time_limit": "use @outlive.step(timeout=…), or @shared_task(soft_time_limit=…) of outlive.celery",
     "task_routes": 'did you mean queue_of? It maps patterns of names to queues: {"shop.mail.*": "mail"}',
     "task_default_queue": 'use queue_of={"*": "mail"}',
     "task_always_eager": "in tests, use `with outlive_jobs.eager():`",
