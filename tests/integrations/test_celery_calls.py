@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import outlive
+from outlive import config
 from outlive.celery import (
     AsyncResult,
     Request,
@@ -64,6 +65,13 @@ def again(self: Request) -> int:
     return self.request.retries
 
 
+@shared_task(soft_time_limit=0.5)
+def rested() -> str:
+    outlive.current().sleep("1s")
+    threading.Event().wait(0.1)  # For an alarm that has waited.
+    return "rested"
+
+
 @shared_task
 def fails(number: int) -> None:
     raise ValueError(number)
@@ -98,6 +106,15 @@ def test_a_call_of_the_function_has_no_soft_time_limit(monkeypatch):
     limited: list[bool] = []  # A test has a timer of its own, of a minute or more.
     monkeypatch.setitem(globals(), "work", lambda: limited.append(0 < signal.getitimer(signal.ITIMER_REAL)[0] < 1))
     assert (patient(True), limited) == ("whole", [False])
+
+
+def test_a_soft_time_limit_counts_no_wait_in_a_process_that_is_kept(start, database_url):
+    start(target=f"{__name__}:app", slots=1)
+    before = app.configure(config.load(flags={"database_url": database_url}))
+    try:
+        assert rested.delay().get(30) == "rested"
+    finally:
+        app.configure(before)
 
 
 def test_a_soft_time_limit_of_an_async_task_is_refused_with_what_to_write():

@@ -20,7 +20,7 @@ from outlive import job_gateway, wire
 from outlive.child import talks
 from outlive.child.steps import BELOW
 from outlive.child.talks import Talk
-from outlive.child.timer import time_limit
+from outlive.child.timer import no_limit, time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
 from outlive.protocol import CHECKPOINT, MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
 from outlive.wire import NotJson
@@ -172,7 +172,8 @@ class Journal:
             self._expect_room(name)
         self._waits_in = name
         try:
-            waited = yield from talks.wait(Wait(self._run.token, name, **what))
+            with no_limit():
+                waited = yield from talks.wait(Wait(self._run.token, name, **what))
         finally:
             self._waits_in = None
         self._run.token, self._run.attempt = waited.token, waited.attempt

@@ -13,6 +13,8 @@ from outlive.errors import OutliveError
 
 AGAIN_S = 0.01
 """When an alarm comes again that has come in outlive's own code, which it must not interrupt."""
+_limit_s = 0.0
+"""The limit that counts now; 0 if none does."""
 
 
 @contextmanager
@@ -30,6 +32,8 @@ def time_limit(seconds: float | None, what: str, error: type[Exception] = Timeou
     if seconds is None or 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         yield
         return
+    global _limit_s
+    outer_s, _limit_s = _limit_s, seconds
     depth, began = stops.depth(), time.monotonic()
 
     def expired(number: int, frame: FrameType | None) -> None:
@@ -43,7 +47,20 @@ def time_limit(seconds: float | None, what: str, error: type[Exception] = Timeou
     try:
         yield
     finally:
+        _limit_s = outer_s
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), AGAIN_S), every_s)
+
+
+@contextmanager
+def no_limit() -> Iterator[None]:
+    """No limit counts in this block, in which the job waits. After it, its time begins again, as it would elsewhere."""
+    if _limit_s:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if _limit_s:
+            signal.setitimer(signal.ITIMER_REAL, _limit_s)
