@@ -1,12 +1,14 @@
 """The data that the layers exchange: requests, claims, ends, and what people read.
 
-Plain frozen structs, without any knowledge of the database or of processes.
+Plain frozen structs, without any knowledge of the database or of processes. What a caller gets is a dataclass, which
+FastAPI, pydantic and the standard library know.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -54,7 +56,8 @@ def as_json(job: JobRequest) -> bytes:
     return msgspec.json.encode({k: msgspec.Raw(one) if isinstance(one, bytes) else one for k, one in fields.items()})
 
 
-class BatchCounts(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
     """How many jobs a batch has, how many of them have ended in which way, and how many are left."""
 
     jobs: int
@@ -78,7 +81,8 @@ class BatchCounts(msgspec.Struct, frozen=True):
         return 1 - self.left / self.jobs if self.jobs else float(self.done)
 
 
-class JobProgress(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JobProgress:
     """The state of a job, and what it has last reported with `outlive.current().progress(…)`."""
 
     state: State
@@ -291,7 +295,8 @@ class Fired(msgspec.Struct, frozen=True):
     busy: UUID | None
 
 
-class Record(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Record:
     """A record that a job has stored. Scope, source and key together identify it."""
 
     scope: str

@@ -15,6 +15,7 @@ import httpx2
 import psycopg
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
+from fastapi.testclient import TestClient
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -228,3 +229,33 @@ def test_a_mounted_dashboard_shows_the_database_of_the_test(outlive_jobs):
             return (await client.get("/ops/jobs", params={"token": "a token of operators"})).text
 
     assert str(job.id) in asyncio.run(look())
+
+
+def test_what_a_caller_gets_is_an_answer_of_fastapi_with_a_schema(outlive_jobs):
+    web = FastAPI()
+
+    @web.get("/progress")
+    def progress() -> outlive.JobProgress:
+        return send_invoice.enqueue(7).progress()
+
+    @web.get("/counts")
+    def counts() -> outlive.BatchCounts:
+        with jobs.batch("orders") as batch:
+            send_invoice.using(batch=batch).enqueue(8)
+        return batch.counts()
+
+    @web.get("/records")
+    def records() -> list[outlive.Record]:
+        return jobs.records("orders")
+
+    client = TestClient(web)
+    assert client.get("/progress").json() == {
+        "state": "pending",
+        "attempt": None,
+        "current": None,
+        "total": None,
+        "message": None,
+    }
+    assert client.get("/counts").json()["jobs"] == 1
+    assert client.get("/records").json() == []
+    assert {"JobProgress", "BatchCounts", "Record"} <= set(web.openapi()["components"]["schemas"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from datetime import datetime
@@ -187,7 +188,7 @@ def records(
 
     def look() -> Rows:
         found = context.run(store.list_records(scope=scope, source=source, key=key, limit=limit))
-        return [msgspec.structs.asdict(record) for record in found]
+        return [dataclasses.asdict(record) for record in found]
 
     if csv:
         return Listing(look, _as_csv, once="--csv")
@@ -198,7 +199,7 @@ def _as_csv(rows: Rows) -> str:
     import csv  # Not at the top: no other list needs it.
 
     file = io.StringIO()
-    writer = csv.DictWriter(file, Record.__struct_fields__, lineterminator="\n")
+    writer = csv.DictWriter(file, [one.name for one in dataclasses.fields(Record)], lineterminator="\n")
     writer.writeheader()
     for row in rows:
         texts = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in row.items()}
