@@ -201,6 +201,11 @@ class SettingsTests(TestCase):
             error = raised(ConfigError, lambda: address("odd"))
         assert str(error).startswith("the database 'odd' in DATABASES is not PostgreSQL: set OPTIONS['database']")
 
+    def test_a_command_does_not_replace_the_process_of_its_caller(self) -> None:
+        for name, word in (("outlive_worker", "--batch"), ("outlive", "jobs")):
+            error = raised(CommandError, lambda name=name, word=word: call_command(name, word))  # type: ignore[misc]
+            assert str(error).startswith(f"{name} replaces its process, so call_command can't run it: start `manage.py")
+
     def test_a_worker_without_the_schema_names_the_command_that_brings_it(self) -> None:
         ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"database": "odd"}}
         with self.other_database({"NAME": "postgres"}), override_settings(TASKS={"default": ours}):

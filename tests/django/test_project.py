@@ -15,7 +15,7 @@ from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 SUITE = ("shop", "tests.django.suite")
-PASSED = re.compile(r"\nRan 31 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 32 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -82,6 +82,9 @@ def test_an_order_is_to_be_confirmed(database, outlive_jobs):
         with pytest.raises(AssertionError, match="1 job was enqueued, and none"):
             outlive_jobs.assert_not_enqueued()
     assert [str(job.id) for job in outlive_jobs.enqueued(confirm)] == [first.id]
+    for waits in (lambda: outlive_jobs.advance("2h"), lambda: outlive_jobs.run(delayed=True)):
+        with pytest.raises(outlive.OutliveError, match="does not move in Django's test database"):
+            waits()
     with pytest.raises(AssertionError, match="no such job .*confirm.*(.|\\n)*7.*8.*; priority is 0, not 9"):
         outlive_jobs.assert_enqueued(confirm.using(priority=-100), 8)
 """

@@ -275,6 +275,8 @@ class Jobs:
     def advance(self, by: Duration) -> None:
         """Move the clock forward, by seconds or as text ("2h"). Schedules make a job for each tick that passes."""
         seconds = validation.positive("by", validation.seconds("by", by))
+        if django := self._of_django():
+            django.refuse_clock()
         self._register()
         self._fire_due()
         self._clock.advance(seconds)
@@ -289,6 +291,8 @@ class Jobs:
 
     def _wait_for_next(self, queues: Sequence[str] | None) -> bool:
         """Move the clock to the time at which the next job is due. False if no job waits."""
+        if django := self._of_django():
+            django.refuse_clock()
         wait = self._value(_LATER, {"tasks": list(self._tasks()), "queues": queues})
         if wait is None:
             return False

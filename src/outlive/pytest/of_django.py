@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import connections
 from django.test import utils
+from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from outlive import db
@@ -66,6 +67,16 @@ class DjangoWorkers:
                 "jobs of Django's tasks wait, and run(in_processes=True) starts no worker on Django's test database: "
                 "call run() without it, or start `manage.py outlive_worker` with settings that name the test database"
             )
+
+    def refuse_clock(self) -> None:
+        """The clock is that of the plugin's database. A test that moves it waits for jobs that never come."""
+        for backend, _ in _used():
+            waits = {"status__in": (State.PENDING, State.RETRYABLE), "ready_at__gt": timezone.now()}
+            if Job.objects.using(backend.database).filter(**waits).exists():
+                raise OutliveError(
+                    "a job of Django's tasks waits for its time, and the clock of a test does not move in Django's "
+                    "test database: enqueue it without run_after, or run it with `task.call(…)`"
+                )
 
 
 def ours(task: object) -> OutliveTask[..., Any, Any] | None:

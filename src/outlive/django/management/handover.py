@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from outlive import program
 from outlive.django.addresses import address
@@ -24,6 +24,16 @@ def database_of(backend: str) -> str:
         raise CommandError(f"TASKS has no backend of outlive named {backend!r}: set --backend to its alias")
     database: str = task_backends[backend].database
     return database
+
+
+def refuse_to_replace_a_caller(command: BaseCommand) -> None:
+    """`call_command` runs it in a process that has other work to do, such as that of a test."""
+    if not command._called_from_command_line:
+        name = command.__module__.rpartition(".")[2]
+        raise CommandError(
+            f"{name} replaces its process, so call_command can't run it: start `manage.py {name}` as a process "
+            "of its own. In a test, outlive_jobs.run() of outlive's pytest plugin runs the jobs"
+        )
 
 
 def become(*words: str, backend: str, pythonpath: str | None) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from outlive.django.management.handover import become, take_backend
+from outlive.django.management.handover import become, refuse_to_replace_a_caller, take_backend
 
 NEEDS_APP = (["worker"], ["up"], ["enqueue"])
 
@@ -21,6 +21,7 @@ class Command(BaseCommand):
         parser.add_argument("words", nargs=argparse.REMAINDER, help="The command, and what it takes.")
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, words: list[str], **__: Any) -> None:
+        refuse_to_replace_a_caller(self)
         if words[:1] in NEEDS_APP and not any(re.fullmatch(r"[\w.]+:\w+", word) for word in words):
             words.insert(1, f"outlive.django.worker:{backend}")
         become(*words, backend=backend, pythonpath=pythonpath)

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from outlive import cli
 from outlive.django.api import task_backends
-from outlive.django.management.handover import become, database_of, take_backend
+from outlive.django.management.handover import become, database_of, refuse_to_replace_a_caller, take_backend
 from outlive.django.management.reloading import reload_on_changes
 from outlive.django.schema import problem
 
@@ -31,6 +31,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, backend: str, pythonpath: str | None, **given: Any) -> None:
         if wrong := problem(database_of(backend)):
             raise CommandError(wrong, returncode=5)  # The code of `outlive worker`.
+        refuse_to_replace_a_caller(self)
         known = task_backends[backend].queues
         self._doubt_queues(given["queues"] or "", known)
         if given["exclude_queues"]:
