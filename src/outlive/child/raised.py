@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from outlive.protocol import MAX_ERROR_CHARS, MAX_STACK_CHARS
 
 T = TypeVar("T")
 MAX_KIND_CHARS = 100
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class Raised(NamedTuple):
@@ -27,7 +30,7 @@ class Raised(NamedTuple):
 
     def stack(self) -> str | None:
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""
-        lines = guarded(traceback.format_exception, self.error)
+        lines = guarded(_formatted, self.error)
         if isinstance(lines, Raised):
             lines = guarded(lambda: traceback.format_tb(self.error.__traceback__))
         return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
@@ -48,6 +51,14 @@ def guarded(code: Callable[..., T], *args: object) -> T | Raised:
         return code(*args)
     except BaseException as error:
         return Raised(error)
+
+
+def _formatted(error: BaseException) -> list[str]:
+    """Its traceback from the first frame of the job's code on: those of outlive that called it are always the same."""
+    found = traceback.TracebackException.from_exception(error, compact=True)
+    theirs = next((n for n, frame in enumerate(found.stack) if not frame.filename.startswith(OURS)), 0)
+    del found.stack[:theirs]
+    return list(found.format())
 
 
 async def aguarded(code: Awaitable[T]) -> T | Raised:
