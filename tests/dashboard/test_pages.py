@@ -22,13 +22,15 @@ from tests.waiting import eventually
 def test_the_overview_says_what_needs_attention(dashboard: Dashboard, queue: Queue) -> None:
     assert "No jobs and no workers yet" in words(dashboard.get("/"))
     queue.make_quarantined()
+    queue.make_finished(Outcome.FAILED)
     queue.make()
     queue.register_worker(state="dead")
     for told in (
         "1 job is in quarantine",
         "1 job is ready and no worker is active",
         "1 worker died in the last hour: crawler-1",
-        "1 of 1 attempts died in the last hour",
+        "1 of 2 attempts died in the last hour",
+        "1 job failed for good in the last hour",
     ):
         eventually(lambda told=told: told in words(dashboard.get("/")), what=told)  # type: ignore[misc]
 

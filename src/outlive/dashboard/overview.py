@@ -15,7 +15,7 @@ from outlive.dashboard.history import SPANS, Course, History
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
 from outlive.humanize import EXACT, number
-from outlive.operations import findings
+from outlive.operations import findings, selection
 from outlive.states import Outcome, State
 from outlive.store.charts import SAMPLE
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 FEW = 5
+PATIENCE_S = 0.005  # For failed jobs. Counting the first thousand takes some milliseconds.
 OUTCOMES = [
     Outcome.SUCCEEDED,
     Outcome.RELEASED,
@@ -62,7 +63,12 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "unmet": await run(store.count_unmet()),
         "active_workers": len(active),
     }
-    found = findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S)
+    lately = store.JobFilter(states=(State.FAILED,), since_s=findings.HOUR_S)
+    failed = await site.database.do(selection.count(lately, patience_s=PATIENCE_S))
+    found = [
+        *findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S),
+        findings.judge_failures(failed, within_s=findings.HOUR_S),
+    ]
     return {
         "title": "Overview",
         "by_state": by_state,

@@ -204,11 +204,14 @@ def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
         yield checked(health["active_workers"], f"{_are(health['active_workers'], 'worker')} active", none)
 
 
-def judge_failures(failed: Count) -> Finding:
-    """Whether jobs have failed for good within a day."""
-    look = f"{program.command('jobs --state failed --since 1d')}; then retry or prune them"
-    some = (f"{failed} failed for good in the last day", look)
-    return checked(not failed.jobs, "no job has failed in the last day", some)
+def judge_failures(failed: Count, *, within_s: float = DAY_S) -> Finding:
+    """Whether jobs have failed for good lately."""
+    time, since = ("hour", "1h") if within_s == HOUR_S else ("day", "1d")
+    if not failed.jobs:
+        return Finding("fine", f"no job has failed in the last {time}")
+    look = f"{program.command(f'jobs --state failed --since {since}')}; then retry or prune them"
+    query = {"state": "failed", "since": since}
+    return Finding("advice", f"{failed} failed for good in the last {time}", look, "jobs", query)
 
 
 def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
