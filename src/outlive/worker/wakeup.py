@@ -30,6 +30,8 @@ class Wakeup:
         self.cancel, self.watch, self.follow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
+        self.look_at_dry = False
+        """So may lanes that were empty lately, before the next search."""
         self.asleep = False
         """The claim loop does not search by itself for a while: the tick must look for it."""
         self.resumable = False
@@ -56,7 +58,7 @@ class Wakeup:
         if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
             self.hints[lane] = None
         else:
-            self.look = True
+            self.look = self.look_at_dry = True
             self.look_at_sources = self.look_at_sources or lane is None
         self._event.set()
 

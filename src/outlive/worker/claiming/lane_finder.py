@@ -52,7 +52,12 @@ class _Searches:
 
     @property
     def interval_s(self) -> float:
-        return max(min(LOOK_S, self.pause_s), min(SLOW_LOOK_S, self.pause_s * self._share / SLOW_SHARE))
+        return max(min(LOOK_S, self.pause_s), self.least_s)
+
+    @property
+    def least_s(self) -> float:
+        """The same for a worker that knows no lane, or that was told that there may be others."""
+        return min(SLOW_LOOK_S, self.pause_s * self._share / SLOW_SHARE)
 
 
 class LaneFinder:
@@ -60,6 +65,8 @@ class LaneFinder:
         self._session, self._wake, self._slots = session, wake, slots
         self.lanes = Lanes()
         self.suspect_waits = False
+        self.claimed = True
+        """A job was claimed since the last search."""
         self._searches, self._source_searches = _Searches(LANES_SHARE), _Searches(SOURCES_SHARE)
         self._after = _START
         """The last queue and source that was searched."""
@@ -69,6 +76,9 @@ class LaneFinder:
         """Search if it is time, and if there is room for the jobs."""
         if self._add_hinted() and self._slots.idle():
             return  # An idle worker claims first what it was notified of.
+        if self._wake.look_at_dry and not self._due:
+            self.lanes.add_dry()  # Most jobs are enqueued in lanes that had some before. A claim finds out at no cost.
+        self._wake.look_at_dry = False
         if not self._due and not self._sources_due:
             return  # First: to add up the room takes longer, with many slots.
         if not self._slots.capacity() and not self._slots.room.by_task():
@@ -91,8 +101,17 @@ class LaneFinder:
 
     @property
     def _due(self) -> bool:
-        past_s = time.monotonic() - self._searches.last_at
-        return self._wake.look or not self.lanes or past_s > self._searches.interval_s
+        return self._search_in_s() <= 0
+
+    @property
+    def is_current(self) -> bool:
+        """The last search found what there is, as far as this worker knows."""
+        return not self.claimed and not self._wake.look
+
+    def _search_in_s(self) -> float:
+        content = self.lanes and not self._wake.look
+        interval_s = self._searches.interval_s if content else self._searches.least_s
+        return max(0.0, self._searches.last_at + interval_s - time.monotonic())
 
     async def _search(self) -> None:
         """Find the lanes without a source that have jobs."""
@@ -102,6 +121,7 @@ class LaneFinder:
         found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._slots.queues))
         self.lanes.found(found.lanes, found.paused)
         self.suspect_waits = found.suspect_waits
+        self.claimed = False
         self._searches.note(started)
 
     @property
@@ -121,12 +141,12 @@ class LaneFinder:
         self._source_searches.note(started)
 
     def pause_s(self) -> float:
-        """How long an idle worker may wait before it must ask a source or search for open ones."""
-        now = time.monotonic()
+        """How long an idle worker may wait before it must search for lanes, ask a source or search for open ones."""
+        now, pause_s = time.monotonic(), SLEEP_S if self.is_current else self._search_in_s()
         if self._sources_wanted or self._after != _START or self.lanes.has_sources:
             opens_in_s = self.lanes.opens_in_s(now)
-            return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
-        return SLEEP_S
+            return min(pause_s, self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
+        return pause_s
 
     def _sources_in_s(self, now: float) -> float:
         last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s
@@ -149,7 +169,7 @@ class Sleep:
 
     async def interrupt(self) -> None:
         """There is work: the next pauses are short, and a worker that stays busy is not marked any more."""
-        self._pauses = 0
+        self._pauses, self._finder.claimed = 0, True
         if self._marked_in is not None and time.monotonic() - self._slept_until > LOOK_S:
             await self._session.run(store.wake(self._worker))
             self._marked_in = None
@@ -162,11 +182,11 @@ class Sleep:
         elif self._marked_in != self._session.generation:
             await self._session.run(store.sleep(self._worker))
             self._marked_in = self._session.generation
-            self._wake.look = self._wake.look_at_sources = True
+            self._wake.look = self._wake.look_at_dry = self._wake.look_at_sources = True
             self._wake.follow.set()  # While it was not marked, notes were left without a notification.
             self._slept_until = time.monotonic()
         else:
-            if self._slots.idle():
+            if self._slots.idle() and self._finder.is_current:
                 self._bounds.idle()
             pause_s = min(PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)], self._finder.pause_s())
             self._pauses += 1

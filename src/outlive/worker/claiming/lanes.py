@@ -68,6 +68,10 @@ class Lanes:
         for key in keys:
             self._marks.setdefault(key, self._dry.pop(key, None))
 
+    def add_dry(self) -> None:
+        """The lanes that were empty lately may have jobs again."""
+        self.add(list(self._dry))
+
     def found_sourced(self, found: Sourced, after: tuple[str, str], now: float) -> None:
         """The search found these lanes, among the sources after `after`, as far as it got."""
         self._replace(
