@@ -7,6 +7,7 @@ CONSTANTS
     Workers, Jobs,
     Killers,    \* the jobs that kill their worker
     MaxLosses,
+    Shared,     \* whether the jobs share their processes: then suspects may run together
     Strangers,  \* how many workers are killed by others
     Deploys,    \* how many workers are told to stop, and killed before they have stopped
     Freezes,    \* how many workers are declared dead although they live
@@ -60,14 +61,21 @@ Claim(w, j) ==
     /\ others' = IF losses[j] = 0 THEN [others EXCEPT ![j] = 0] ELSE others
     /\ UNCHANGED <<alone, losses, lonely, deaths, worker, asked, told, owed, left>>
 
-ClaimSuspect(w, j) ==
-    /\ state[j] = "suspect" /\ worker[w] = "up" /\ w \notin asked
+Excused(j) == IF ~Shared THEN 0 ELSE IF others[j] < 2 * MaxLosses THEN others[j] ELSE 2 * MaxLosses
+
+MayHaveCompany(j) ==
+    Shared /\ (Rule("suspects are alone at last") => losses[j] - Excused(j) < 2 * MaxLosses - 2)
+
+ClaimSuspect(w, group) ==  \* One, or some that have lost as many workers. `first` decides.
+    /\ \A j \in group : state[j] = "suspect" /\ \A k \in group : losses[j] = losses[k]
+    /\ Cardinality(group) > 1 => \E first \in group : MayHaveCompany(first)
+    /\ worker[w] = "up" /\ w \notin asked
     /\ Rule("suspects run alone") => JobsOf(w) = {}
-    /\ state' = [state EXCEPT ![j] = "running"]
-    /\ on' = [on EXCEPT ![j] = w]
-    /\ begun' = [begun EXCEPT ![j] = TRUE]
-    /\ runs' = [runs EXCEPT ![j] = TRUE]
-    /\ alone' = [alone EXCEPT ![j] = Rule("suspects run alone")]
+    /\ state' = [j \in Jobs |-> IF j \in group THEN "running" ELSE state[j]]
+    /\ on' = [j \in Jobs |-> IF j \in group THEN w ELSE on[j]]
+    /\ begun' = [j \in Jobs |-> j \in group \/ begun[j]]
+    /\ runs' = [j \in Jobs |-> j \in group \/ runs[j]]
+    /\ alone' = [j \in Jobs |-> IF j \in group THEN Rule("suspects run alone") /\ group = {j} ELSE alone[j]]
     /\ UNCHANGED <<tried, losses, lonely, others, deaths, worker, asked, told, owed, left>>
 
 EndTimeAlone(j) ==
@@ -118,17 +126,17 @@ Freeze(w) ==
 
 Charged(j, w) == (begun[j] \/ ~Rule("charge what has begun")) /\ w \notin told
 
-Convicted(had, now, apart, elsewhere) ==
+Convicted(had, now, apart, elsewhere, excused) ==
     /\ now >= MaxLosses
     /\ IF Rule("one loss alone proves nothing")
        THEN \/ had = 0
             \/ apart >= 2 /\ apart > 2 * elsewhere
             \/ now >= 2 * MaxLosses /\ elsewhere = 0
-            \/ now >= 4 * MaxLosses
+            \/ now - excused >= 4 * MaxLosses
        ELSE TRUE
 
-Fate(had, now, apart, elsewhere) ==
-    IF Convicted(had, now, apart, elsewhere) THEN "quarantined"
+Fate(had, now, apart, elsewhere, excused) ==
+    IF Convicted(had, now, apart, elsewhere, excused) THEN "quarantined"
     ELSE IF now > 0 /\ now >= MaxLosses - 1 THEN "suspect"
     ELSE "waiting"
 
@@ -141,7 +149,7 @@ Reap(w) ==
        /\ losses' = now /\ lonely' = apart
        /\ state' = [j \in Jobs |->
             IF j \notin mine THEN state[j]
-            ELSE IF j \in lost THEN Fate(losses[j], now[j], apart[j], others[j])
+            ELSE IF j \in lost THEN Fate(losses[j], now[j], apart[j], others[j], Excused(j))
             ELSE IF losses[j] > 0 /\ losses[j] >= MaxLosses - 1 THEN "suspect" ELSE "waiting"]
        /\ others' = [j \in Jobs |->
             others[j] + IF j \notin mine /\ w \notin told /\ (losses[j] > 0 \/ state[j] = "running") THEN 1 ELSE 0]
@@ -171,13 +179,15 @@ TakeBack(w) ==  \* It wakes, registers under a new id, and takes back what its s
 -----------------------------------------------------------------------------
 Next ==
     \/ \E w \in Workers :
-        \/ \E j \in Jobs : Claim(w, j) \/ ClaimSuspect(w, j)
+        \/ \E j \in Jobs : Claim(w, j)
+        \/ \E group \in SUBSET Jobs \ {{}} : ClaimSuspect(w, group)
         \/ KillStranger(w) \/ Ask(w) \/ KillAsked(w) \/ Freeze(w) \/ Reap(w) \/ TakeBack(w)
     \/ \E j \in Jobs : EndTimeAlone(j) \/ Begin(j) \/ Finish(j) \/ KillOwn(j)
 
 Fairness ==
     /\ \A j \in Jobs :
-        /\ SF_vars(\E w \in Workers : Claim(w, j)) /\ SF_vars(\E w \in Workers : ClaimSuspect(w, j))
+        /\ SF_vars(\E w \in Workers : Claim(w, j))
+        /\ SF_vars(\E w \in Workers, group \in SUBSET Jobs \ {{}} : j \in group /\ ClaimSuspect(w, group))
         /\ WF_vars(Begin(j)) /\ SF_vars(Finish(j)) /\ WF_vars(KillOwn(j))
     /\ \A w \in Workers : WF_vars(Reap(w)) /\ WF_vars(TakeBack(w)) /\ WF_vars(KillAsked(w))
 

@@ -255,3 +255,14 @@ async def enqueuer(path: str) -> list[str]:
     mine = await part.aenqueue(3)
     other = part.enqueue(4)
     return [str(mine.id), str(other.id), str(await mine.aresult(timeout=30)), str(other.id)]
+
+
+@app.task(share=500, max_losses=3, timeout="60s")
+async def nap(seconds: float, kills: bool = False) -> None:
+    """It ends after these seconds, or kills its worker then."""
+    await asyncio.sleep(seconds)
+    if kills:
+        from tests.faults import parent_of
+
+        os.kill(parent_of(parent_of(os.getppid())), signal.SIGKILL)
+        await asyncio.sleep(600)

@@ -1,7 +1,9 @@
 """Jobs that share a process while their worker or the database is slow, and what they log."""
 
 import os
+import random
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from outlive import State, config
 from outlive.states import Outcome
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.processes import configured
-from tests.processes.sharing import app, hasty, large, mixed, threaded
+from tests.processes.sharing import app, hasty, large, mixed, nap, threaded
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -124,3 +126,60 @@ def test_a_process_in_which_a_task_of_a_cancelled_job_goes_on_is_replaced(start,
     go.touch()
     assert worker.says("go on although they are cancelled")
     assert mixed.enqueue("", str(go)).result(timeout=30) != first.result(timeout=30)
+
+
+UNFINISHED = """
+select (select count(*) from outlive.waiting) + (select count(*) from outlive.running)
+  + (select count(*) from outlive.held where why = 'suspect')
+"""
+
+
+def _let_pass(seconds: float) -> None:
+    over = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > over, within_s=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_shared_jobs_whose_workers_are_killed_at_random_end_soon_after_the_last_kill(start, queue, go):
+    """Each loss makes hundreds of them suspects at once. They run together, and not one by one."""
+    chance = random.Random(2026)
+    app.enqueue_many(nap.job(2) for _ in range(500))
+    for _ in range(2):
+        worker = start(slots=2, target=TARGET)
+        eventually(lambda: queue.value("select count(*) from outlive.running") == 500, within_s=20)
+        worker.kill()
+    workers = [start(slots=2, target=TARGET) for _ in range(2)]
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if queue.value(UNFINISHED) < 250:
+            app.enqueue_many(nap.job(2) for _ in range(250))
+        _let_pass(chance.expovariate(1 / 2))
+        hit = chance.randrange(len(workers))
+        workers[hit].kill()
+        workers[hit] = start(slots=2, target=TARGET, wait=False)
+    eventually(lambda: not queue.value(UNFINISHED), within_s=40)
+    assert queue.values("select distinct state from outlive.attempts where state <> 'pending'") == ["succeeded"]
+    assert queue.values("select distinct outcome from outlive.attempts order by 1") == ["lost", "succeeded"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_one_of_hundreds_of_shared_jobs_that_kills_workers_is_proven_alone(start, queue, go):
+    jobs = [*app.enqueue_many(nap.job(1) for _ in range(300)), nap.enqueue(0.3, kills=True)]
+    jobs += app.enqueue_many(nap.job(1) for _ in range(199))
+    workers = [start(slots=2, target=TARGET)]
+
+    def is_killed() -> bool:
+        return workers[-1].process.poll() is not None
+
+    while queue.value(UNFINISHED):
+        if is_killed():
+            workers.append(start(slots=2, target=TARGET))
+        eventually(lambda: is_killed() or not queue.value(UNFINISHED), within_s=60)
+    assert [job.id for job in jobs if job.status() is not State.SUCCEEDED] == [jobs[300].id]
+    known = "6 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
+    assert queue.hold_of(jobs[300].id) == ("quarantined", f"{known}: proven (max_losses = 3)")
+    assert len(workers) == 7
+    runs = "select count(*) from outlive.attempts group by job_id order by 1 desc limit 2"
+    assert queue.values(runs) == [6, 5], "those that were beside it to the last ended alone"

@@ -16,10 +16,13 @@ def claim_suspect(
     *,
     tasks: Sequence[str],
     queues: Sequence[str] | None = None,
+    most: int = 1,
     lease_s: float = 300.0,
     after_s: float | None = None,
 ) -> Statement[list[Claimed]]:
-    """Claim one suspect, which runs alone in its worker; or one that has waited for `after_s`, beside other jobs."""
+    """Claim a suspect, which runs alone in its worker, or up to `most` that share a process, beside nothing else.
+    `after_s`: one that has waited for so long, beside other jobs.
+    """
 
 
 @decoded_by(scalar)

@@ -640,9 +640,15 @@ return format('killed its process %s%s (max_crashes = %s)', outlive.times(crashe
     else '' end,
   max_crashes);
 
-create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+create or replace function outlive.share_of(task_name text) returns int language sql stable
+-- How many jobs of a task run at once in one process.
+return coalesce((select t.share from outlive.tasks t where t.name = task_name), 1);
+
+create or replace function outlive.suspicion(losses int, max_losses int, share int) returns text
+language sql immutable
 -- Why a job is a suspect, in words.
-return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
+return format('%s workers vanished while running it: it runs alone%s next (max_losses = %s)', losses,
+  case when share > 1 then ', or beside other suspects,' else '' end, max_losses);
 
 create or replace function outlive.alone_s(job uuid) returns double precision language sql stable
 -- How long a suspect has its worker to itself: twice as long as its longest lost attempt, because a job that kills
@@ -657,23 +663,42 @@ create or replace function outlive.charged(had outlive.running) returns boolean 
 return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
-create or replace function outlive.lost_so_far(had outlive.running)
+create or replace function outlive.lost_so_far(job uuid, times int, had outlive.running default null)
 returns table (alone bigint, elsewhere bigint) language sql stable as $$
--- Of a job whose attempt `had` is lost: how many of the losses that count, this one included, had nothing beside
--- it; and how many other workers have died since the first of them began, without the job and not told to stop.
+-- Of a job that was lost so many times before, and now in the attempt `had`: how many of these losses had nothing
+-- beside it; and how many other workers have died since the first of them began, without the job and not told to
+-- stop.
 with counted as (
   select a.loss, a.started_at from outlive.attempts a
-  where a.job_id = had.id and a.outcome = 'lost' and a.loss is distinct from 'taken back'
-  order by a.attempt desc limit had.losses),
+  where a.job_id = job and a.outcome = 'lost' and a.loss is distinct from 'taken back'
+  order by a.attempt desc limit times),
 summed as (
   select count(*) filter (where c.loss = 'alone') as alone, min(c.started_at) as first from counted c)
-select s.alone + had.alone::int, (
+select s.alone + coalesce(had.alone, false)::int, (
   select count(*) from outlive.workers k
   where k.state = 'dead' and k.died_at >= least(s.first, had.started_at) and k.stop_requested_at is null
-    and k.id <> had.worker
+    and k.id is distinct from had.worker
     and not exists (
-      select from outlive.attempts a where a.job_id = had.id and a.worker = k.id and a.outcome = 'lost'))
+      select from outlive.attempts a where a.job_id = job and a.worker = k.id and a.outcome = 'lost'))
 from summed s;
+$$;
+
+create or replace function outlive.excused(elsewhere bigint, max_losses int, share int) returns int
+language sql immutable
+-- How many losses of a job need no other explanation than that workers died without it too. A job that shares its
+-- process has run beside so many suspects that this counts for it. All others run alone, and that says more.
+return case when share > 1 then least(elsewhere, 2 * max_losses) else 0 end;
+
+create or replace function outlive.crowd(suspect outlive.held) returns int language sql stable as $$
+-- How many suspects of its task a worker may run at once, with nothing else beside them. One, unless they share
+-- a process. As many as that holds while all losses but `max_losses` - 2 are excused. With each further loss fewer
+-- by the same factor, so that they are cleared in a few rounds; and one before the two losses that may convict it.
+select case when n.share = 1 then 1 else (
+  select ceil(n.share ^ least(1,
+    (2 * p.max_losses - 2 - suspect.losses + outlive.excused(l.elsewhere, p.max_losses, n.share))
+    / p.max_losses::double precision))::int
+  from outlive.policy_of(suspect.id, suspect.task) p, outlive.lost_so_far(suspect.id, suspect.losses) l) end
+from outlive.share_of(suspect.task) n(share);
 $$;
 
 create or replace function outlive.loss_charge(losses int, alone bigint, elsewhere bigint, max_losses int)
@@ -712,6 +737,7 @@ declare
   l int;
   alone bigint;
   elsewhere bigint;
+  excused int := 0;
   convicted boolean := false;
   fate text;
 begin
@@ -732,11 +758,12 @@ begin
     -- loss alone proves nothing. Two do, unless other workers die as well: then a job must have been alone more
     -- than twice as often as that. A loss beside other jobs proves even less, but a job that kills only in company
     -- is caught at twice its limit while no other worker dies, and every job at four times its limit.
-    select s.* into alone, elsewhere from outlive.lost_so_far(had) s;
+    select s.* into alone, elsewhere from outlive.lost_so_far(had.id, had.losses, had) s;
+    excused := outlive.excused(elsewhere, policy.max_losses, outlive.share_of(had.task));
     convicted := had.losses = 0
       or alone >= 2 and alone > 2 * elsewhere
       or l >= 2 * policy.max_losses and elsewhere = 0
-      or l >= 4 * policy.max_losses;
+      or l - excused >= 4 * policy.max_losses;
   end if;
   fate := case
     when outcome in ('succeeded', 'cancelled') then outcome
@@ -755,14 +782,14 @@ begin
   if fate in ('quarantined', 'suspect') then
     why := fate;
     details := case
-      when fate = 'suspect' then outlive.suspicion(l, policy.max_losses)
+      when fate = 'suspect' then outlive.suspicion(l, policy.max_losses, outlive.share_of(had.task))
       when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
       else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
     -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
-    when kind = 'loss' and fate = 'suspect' and l > policy.max_losses
-      then outlive.now() + interval '15 seconds' * 2 ^ least(l - policy.max_losses - 1, 8)
+    when kind = 'loss' and fate = 'suspect' and l - excused > policy.max_losses
+      then outlive.now() + interval '15 seconds' * 2 ^ least(l - excused - policy.max_losses - 1, 8)
     when kind = 'loss' or (kind = 'none' and after_s is null) then had.ready_at
     else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
       policy.backoff_s[least(greatest(f + c, 1), cardinality(policy.backoff_s))] * (0.5 + jitter / 2))) end;
@@ -1411,21 +1438,22 @@ begin
     select unnest(keys[:most_at_once]) except select unnest(locked));
 end $$;
 
-create or replace function outlive.take_slot(job uuid) returns boolean language plpgsql as $$
--- A worker is ready to run this suspect: it gets a slot of its key, or queues for one. Then it is admitted in its
--- turn, and keeps the slot for six seconds, so that a worker can ask again. True: it has a slot or needs none.
+create or replace function outlive.take_slots(jobs uuid[]) returns setof uuid language plpgsql as $$
+-- A worker is ready to run these suspects: each gets a slot of its key, or queues for one. Then it is admitted in
+-- its turn, and keeps the slot for six seconds, so that a worker can ask again. Returns those that have a slot or
+-- need none.
 declare
-  mine outlive.keyed_jobs;
+  keys text[];
 begin
-  select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
-  if mine.state in ('later', 'queued') then
-    update outlive.keyed_jobs k set state = 'queued', ready_at = (
-      select h.ready_at from outlive.held h where h.id = job)
-    where k.job_id = job and k.state = 'later';
-    perform outlive.leave_turns(outlive.admit(array[mine.key]));
-    select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
+  update outlive.keyed_jobs k set state = 'queued', ready_at = (
+    select h.ready_at from outlive.held h where h.id = k.job_id)
+  where k.job_id = any(jobs) and k.state = 'later';
+  keys := array(select distinct k.key from outlive.keyed_jobs k where k.job_id = any(jobs) and k.state = 'queued');
+  if keys <> '{}' then
+    perform outlive.leave_turns(outlive.admit(keys));
   end if;
-  return coalesce(mine.state, 'admitted') = 'admitted';
+  return query select j.id from unnest(jobs) j(id) where not exists (
+    select from outlive.keyed_jobs k where k.job_id = j.id and k.state <> 'admitted');
 end $$;
 
 create or replace function outlive.admit_due(batch int) returns int
@@ -1827,7 +1855,7 @@ begin
               since = outlive.now(),
               losses = now_has,
               ready_at = least(h.ready_at, outlive.now()),
-              details = outlive.suspicion(now_has, w.most)
+              details = outlive.suspicion(now_has, w.most, outlive.share_of(w.task))
             where h.id = lost.job;
             perform outlive.requeue_keyed(array[lost.job], array[lost.job]);
           else
@@ -5286,7 +5314,7 @@ begin
   perform set_config('outlive.sources_after', case when page = 256 then place::text else '' end, false);
   if idle and suspect_waits and (cardinality(lanes) is null or random() < 0.5) then
     got := array(select s.token from outlive.statement_claim_suspect(
-      worker => me.id, tasks => me.tasks, queues => me.queues, lease_s => lease_s) s);
+      worker => me.id, tasks => me.tasks, queues => me.queues, most => 1, lease_s => lease_s) s);
     if cardinality(got) > 0 then
       return got;
     end if;
@@ -5975,13 +6003,13 @@ returns table (token bigint) language sql as $statement$
 select r.token from outlive.running r where r.worker = $1::uuid order by r.token;
 $statement$;
 
-create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null, "worker" uuid default null, "lease_s" double precision default null)
+create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null, "worker" uuid default null, "most" int default null, "lease_s" double precision default null)
 returns table (
    token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
    ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
    alone_s double precision) language sql as $statement$
-with pick as (
-  select h.id from outlive.held h
+with first as (
+  select h.* from outlive.held h
   where h.why = 'suspect'
     and h.task = any($1::text[])
     and ($2::text[] is null or h.queue = any($2::text[]))
@@ -5994,8 +6022,19 @@ with pick as (
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and outlive.in_time(h.id)
   order by h.since, h.id limit 1 for update skip locked),
+pick as (
+  select h.id from first f, outlive.held h
+  where h.why = 'suspect' and h.task = f.task and h.queue = f.queue and h.source = f.source and h.losses = f.losses
+    and h.ready_at <= outlive.now()
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
+    and outlive.in_time(h.id)
+  order by h.since, h.id limit (
+    select least($5::int, outlive.crowd(l), (
+      select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = l.source))
+    from outlive.held l join first f on l.id = f.id)
+  for update of h skip locked),
 free as materialized (
-  select p.id from pick p where outlive.take_slot(p.id)),
+  select t.id from outlive.take_slots(array(select p.id from pick p)) t(id)),
 taken as (
   delete from outlive.held h where h.id in (select f.id from free f) returning h.*),
 started as (
@@ -6003,15 +6042,17 @@ started as (
     id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
     failures, crashes, losses)
   select
-    t.id, t.attempt + 1, $4::uuid, outlive.now() + $5::double precision * interval '1 second',
-    outlive.now(), outlive.now(), $3::double precision is null, t.queue, t.source, t.task, t.priority,
-    t.ready_at, t.failures, t.crashes, t.losses
+    t.id, t.attempt + 1, $4::uuid, outlive.now() + $6::double precision * interval '1 second',
+    outlive.now(), outlive.now(), $3::double precision is null and (select count(*) from free) = 1, t.queue,
+    t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
   from taken t
   where case when t.crashes = 0 then true else not outlive.keep_back(row(t.queue, t.source, t.task, t.priority,
     t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses, null)::outlive.waiting) end
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
-  select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
+  select outlive.spend(o, n.jobs::int, n.token)
+  from (select s.source, count(*) as jobs, max(s.token) as token from started s group by s.source) n
+  join outlive.sources o on o.name = n.source)
 select s.*, outlive.carried(j.args), j.options,
   case when $3::double precision is null then outlive.alone_s(s.id) else 0 end
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;

@@ -1,16 +1,17 @@
 -- Statements about jobs that kill their processes or their workers: suspects, quarantine, and alerts.
 
 -- name: claim_suspect
--- pending (suspect) -> running, alone: one suspect, which has the worker to itself for as many seconds as the last
--- column says; or -> quarantined, if it is over its crash limit by now. Zero rows: no suspect for this worker, or
--- the first one needs a slot of its key, for which it queues now. With :after_s it is not alone: a suspect that
--- has waited for so long begins beside other jobs.
+-- pending (suspect) -> running: one suspect, alone, or :most that share a process, if so many of the first one's
+-- task, queue and source have lost as many workers (outlive.crowd). They have the worker to themselves for as
+-- many seconds as the last column says. Or -> quarantined, if one is over its crash limit by now. Zero rows: no
+-- suspect for this worker, or those found need a slot of their key, for which they queue now. With :after_s it is
+-- not alone: a suspect that has waited for so long begins beside other jobs.
 -- returns table (
 --   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
 --   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
 --   alone_s double precision)
-with pick as (
-  select h.id from outlive.held h
+with first as (
+  select h.* from outlive.held h
   where h.why = 'suspect'
     and h.task = any(:tasks::text[])
     and (:queues::text[] is null or h.queue = any(:queues::text[]))
@@ -23,8 +24,19 @@ with pick as (
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and outlive.in_time(h.id)
   order by h.since, h.id limit 1 for update skip locked),
+pick as (
+  select h.id from first f, outlive.held h
+  where h.why = 'suspect' and h.task = f.task and h.queue = f.queue and h.source = f.source and h.losses = f.losses
+    and h.ready_at <= outlive.now()
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
+    and outlive.in_time(h.id)
+  order by h.since, h.id limit (
+    select least(:most::int, outlive.crowd(l), (
+      select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = l.source))
+    from outlive.held l join first f on l.id = f.id)
+  for update of h skip locked),
 free as materialized (
-  select p.id from pick p where outlive.take_slot(p.id)),
+  select t.id from outlive.take_slots(array(select p.id from pick p)) t(id)),
 taken as (
   delete from outlive.held h where h.id in (select f.id from free f) returning h.*),
 started as (
@@ -33,14 +45,16 @@ started as (
     failures, crashes, losses)
   select
     t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second',
-    outlive.now(), outlive.now(), :after_s::double precision is null, t.queue, t.source, t.task, t.priority,
-    t.ready_at, t.failures, t.crashes, t.losses
+    outlive.now(), outlive.now(), :after_s::double precision is null and (select count(*) from free) = 1, t.queue,
+    t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
   from taken t
   where case when t.crashes = 0 then true else not outlive.keep_back(row(t.queue, t.source, t.task, t.priority,
     t.ready_at, t.id, t.attempt, t.failures, t.crashes, t.losses, null)::outlive.waiting) end
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
-  select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
+  select outlive.spend(o, n.jobs::int, n.token)
+  from (select s.source, count(*) as jobs, max(s.token) as token from started s group by s.source) n
+  join outlive.sources o on o.name = n.source)
 select s.*, outlive.carried(j.args), j.options,
   case when :after_s::double precision is null then outlive.alone_s(s.id) else 0 end
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;

@@ -66,7 +66,7 @@ class Choice:
         offer = self._offer()
         if self.parked.may_begin():
             return Claim(self.parked, offer)
-        if self.bounds.left != 0 and self.suspect.may_begin(others_wait=bool(offer.lanes)):
+        if self.suspect.may_begin(others_wait=bool(offer.lanes)):
             return Claim(self.suspect, offer)
         return Claim(self.end_and_claim, offer) if offer.lanes or self.outbox.waiting else None
 

@@ -1,5 +1,8 @@
 """Suspects: jobs that ran when several workers died. They begin alone in the next one.
 
+Those that share a process begin there together, as many as `outlive.crowd` (verdict.sql) says. What is said of a
+suspect here holds for such a group as a whole.
+
 Nothing else is claimed while a suspect is alone. When its time is over, the database is updated first, and only then
 may other jobs begin beside it: `alone` in the database always means that nothing was beside it.
 
@@ -21,9 +24,10 @@ from outlive import store
 from outlive.config import Config
 from outlive.humanize import short_id
 from outlive.model import Claimed, LaneState
+from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.lanes import LaneKey
-from outlive.worker.claiming.offers import Offer
+from outlive.worker.claiming.offers import MAX_CLAIM, Offer
 from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
@@ -51,8 +55,11 @@ _log = logging.getLogger("outlive.worker")
 class SuspectClaim:
     """Claims a suspect for an idle worker. `Suspects` decides when it must, and when it must not."""
 
-    def __init__(self, worker: UUID, config: Config, session: Session, slots: Slots, finder: LaneFinder) -> None:
-        self._worker, self._config, self._session, self._slots, self._finder = worker, config, session, slots, finder
+    def __init__(
+        self, worker: UUID, config: Config, session: Session, slots: Slots, finder: LaneFinder, bounds: Bounds
+    ) -> None:
+        self._worker, self._config, self._session, self._bounds = worker, config, session, bounds
+        self._slots, self._finder = slots, finder
         self.making_room = False
         """Nothing is claimed until this worker is idle and can run a suspect alone."""
         self.starves = False
@@ -63,6 +70,8 @@ class SuspectClaim:
         """The last claim was a suspect: other jobs that wait come before the next one."""
 
     def may_begin(self, *, others_wait: bool) -> bool:
+        if self._bounds.left == 0:
+            return False
         if self.starves:
             return self._slots.capacity() > 0
         if not self._finder.suspect_waits or not self._slots.idle() or time.monotonic() < self.not_before:
@@ -71,12 +80,13 @@ class SuspectClaim:
         return not theirs
 
     async def claim(self, _: Offer) -> list[Claimed]:
-        """Claim one suspect and, whatever is offered, nothing else."""
+        """Claim a suspect and, whatever is offered, nothing else."""
         after_s = STARVES_S if self.starves else None
+        most = 1 if self.starves else self._bounds.limit(Offer([], MAX_CLAIM)).limit
         self.starves = self._finder.suspect_waits = False
         tasks, queues, lease_s = list(self._slots.tasks), self._slots.queues, self._config.lease_s
         claimed = await self._session.run(
-            store.claim_suspect(self._worker, tasks=tasks, queues=queues, lease_s=lease_s, after_s=after_s)
+            store.claim_suspect(self._worker, tasks=tasks, queues=queues, most=most, lease_s=lease_s, after_s=after_s)
         )
         self.making_room = False  # This worker has the suspect, or another one does.
         self._others_next = bool(claimed)
@@ -130,10 +140,11 @@ class Suspects:
             self._claim.not_before = time.monotonic() + self._held_up_s
         self._held_up_s, self._first = 0.0, {}
 
-    async def _end_time_alone(self, one: Assignment, why: str) -> None:
-        if await self._session.run(store.end_time_alone(self._worker, one.job.token)):
-            one.alone = False
-            _log.info(why, short_id(one.job.id), extra=job_log.fields(one.job))
+    async def _end_time_alone(self, suspect: Assignment, why: str) -> None:
+        if await self._session.run(store.end_time_alone(self._worker, suspect.job.token)):
+            for one in self._slots.suspects():
+                one.alone = False
+                _log.info(why, short_id(one.job.id), extra=job_log.fields(one.job))
             self._wake.notify()
 
     async def _look_for_suspects(self) -> None:

@@ -45,7 +45,7 @@ def claim_loop(
         bounds=bounds,
         reconciliation=reconciliation,
         parked=ParkedClaim(worker, session, slots=slots, wake=wake),
-        suspect=SuspectClaim(worker, config, session, slots, finder),
+        suspect=SuspectClaim(worker, config, session, slots, finder, bounds),
         end_and_claim=ends,
     )
     handover = Handover(worker=worker, session=session, slots=slots, bounds=bounds, sleep=sleep, tallies=tallies)

@@ -125,5 +125,5 @@ def assignment(job: Claimed, facts: TaskFacts, kept: bytes | None, *, marked: bo
         limits.update(msgspec.json.decode(job.options, type=_Limits))
     begun = marked or job.attempt > 1  # The database always has a second attempt as begun.
     alone = job.alone_s > 0
-    crowd = 1 if alone or job.crashes else facts.share
+    crowd = 1 if job.crashes else facts.share
     return Assignment(job, facts, kept=kept, marked=begun, alone=alone, crowd=crowd, **limits)

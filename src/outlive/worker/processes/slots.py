@@ -9,8 +9,9 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -105,13 +106,15 @@ class Slots:
         return self.capacity() == self.size
 
     def suspect(self) -> Assignment | None:
-        """The suspect that runs alone for now."""
-        if not self._may_have_suspect:
-            return None
-        given = (one for child in self.busy for one in child.running)
-        found = next((one for one in (*self.unplaced, *given) if one.alone), None)
+        """The suspect that runs alone for now, or one of those that do so together."""
+        found = next(self.suspects(), None) if self._may_have_suspect else None
         self._may_have_suspect = found is not None
         return found
+
+    def suspects(self) -> Iterator[Assignment]:
+        """The suspect that runs alone for now, or all that do so together."""
+        given = (one for child in self.busy for one in child.running)
+        return (one for one in chain(self.unplaced, given) if one.alone)
 
     def unmarked(self) -> list[Assignment]:
         """Jobs that run and are not marked as begun in the database."""

@@ -305,21 +305,22 @@ begin
     select unnest(keys[:most_at_once]) except select unnest(locked));
 end $$;
 
-create or replace function outlive.take_slot(job uuid) returns boolean language plpgsql as $$
--- A worker is ready to run this suspect: it gets a slot of its key, or queues for one. Then it is admitted in its
--- turn, and keeps the slot for six seconds, so that a worker can ask again. True: it has a slot or needs none.
+create or replace function outlive.take_slots(jobs uuid[]) returns setof uuid language plpgsql as $$
+-- A worker is ready to run these suspects: each gets a slot of its key, or queues for one. Then it is admitted in
+-- its turn, and keeps the slot for six seconds, so that a worker can ask again. Returns those that have a slot or
+-- need none.
 declare
-  mine outlive.keyed_jobs;
+  keys text[];
 begin
-  select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
-  if mine.state in ('later', 'queued') then
-    update outlive.keyed_jobs k set state = 'queued', ready_at = (
-      select h.ready_at from outlive.held h where h.id = job)
-    where k.job_id = job and k.state = 'later';
-    perform outlive.leave_turns(outlive.admit(array[mine.key]));
-    select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
+  update outlive.keyed_jobs k set state = 'queued', ready_at = (
+    select h.ready_at from outlive.held h where h.id = k.job_id)
+  where k.job_id = any(jobs) and k.state = 'later';
+  keys := array(select distinct k.key from outlive.keyed_jobs k where k.job_id = any(jobs) and k.state = 'queued');
+  if keys <> '{}' then
+    perform outlive.leave_turns(outlive.admit(keys));
   end if;
-  return coalesce(mine.state, 'admitted') = 'admitted';
+  return query select j.id from unnest(jobs) j(id) where not exists (
+    select from outlive.keyed_jobs k where k.job_id = j.id and k.state <> 'admitted');
 end $$;
 
 create or replace function outlive.admit_due(batch int) returns int

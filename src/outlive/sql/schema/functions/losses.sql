@@ -119,7 +119,7 @@ begin
               since = outlive.now(),
               losses = now_has,
               ready_at = least(h.ready_at, outlive.now()),
-              details = outlive.suspicion(now_has, w.most)
+              details = outlive.suspicion(now_has, w.most, outlive.share_of(w.task))
             where h.id = lost.job;
             perform outlive.requeue_keyed(array[lost.job], array[lost.job]);
           else

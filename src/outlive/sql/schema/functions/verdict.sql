@@ -44,9 +44,15 @@ return format('killed its process %s%s (max_crashes = %s)', outlive.times(crashe
     else '' end,
   max_crashes);
 
-create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+create or replace function outlive.share_of(task_name text) returns int language sql stable
+-- How many jobs of a task run at once in one process.
+return coalesce((select t.share from outlive.tasks t where t.name = task_name), 1);
+
+create or replace function outlive.suspicion(losses int, max_losses int, share int) returns text
+language sql immutable
 -- Why a job is a suspect, in words.
-return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
+return format('%s workers vanished while running it: it runs alone%s next (max_losses = %s)', losses,
+  case when share > 1 then ', or beside other suspects,' else '' end, max_losses);
 
 create or replace function outlive.alone_s(job uuid) returns double precision language sql stable
 -- How long a suspect has its worker to itself: twice as long as its longest lost attempt, because a job that kills
@@ -61,23 +67,42 @@ create or replace function outlive.charged(had outlive.running) returns boolean 
 return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
-create or replace function outlive.lost_so_far(had outlive.running)
+create or replace function outlive.lost_so_far(job uuid, times int, had outlive.running default null)
 returns table (alone bigint, elsewhere bigint) language sql stable as $$
--- Of a job whose attempt `had` is lost: how many of the losses that count, this one included, had nothing beside
--- it; and how many other workers have died since the first of them began, without the job and not told to stop.
+-- Of a job that was lost so many times before, and now in the attempt `had`: how many of these losses had nothing
+-- beside it; and how many other workers have died since the first of them began, without the job and not told to
+-- stop.
 with counted as (
   select a.loss, a.started_at from outlive.attempts a
-  where a.job_id = had.id and a.outcome = 'lost' and a.loss is distinct from 'taken back'
-  order by a.attempt desc limit had.losses),
+  where a.job_id = job and a.outcome = 'lost' and a.loss is distinct from 'taken back'
+  order by a.attempt desc limit times),
 summed as (
   select count(*) filter (where c.loss = 'alone') as alone, min(c.started_at) as first from counted c)
-select s.alone + had.alone::int, (
+select s.alone + coalesce(had.alone, false)::int, (
   select count(*) from outlive.workers k
   where k.state = 'dead' and k.died_at >= least(s.first, had.started_at) and k.stop_requested_at is null
-    and k.id <> had.worker
+    and k.id is distinct from had.worker
     and not exists (
-      select from outlive.attempts a where a.job_id = had.id and a.worker = k.id and a.outcome = 'lost'))
+      select from outlive.attempts a where a.job_id = job and a.worker = k.id and a.outcome = 'lost'))
 from summed s;
+$$;
+
+create or replace function outlive.excused(elsewhere bigint, max_losses int, share int) returns int
+language sql immutable
+-- How many losses of a job need no other explanation than that workers died without it too. A job that shares its
+-- process has run beside so many suspects that this counts for it. All others run alone, and that says more.
+return case when share > 1 then least(elsewhere, 2 * max_losses) else 0 end;
+
+create or replace function outlive.crowd(suspect outlive.held) returns int language sql stable as $$
+-- How many suspects of its task a worker may run at once, with nothing else beside them. One, unless they share
+-- a process. As many as that holds while all losses but `max_losses` - 2 are excused. With each further loss fewer
+-- by the same factor, so that they are cleared in a few rounds; and one before the two losses that may convict it.
+select case when n.share = 1 then 1 else (
+  select ceil(n.share ^ least(1,
+    (2 * p.max_losses - 2 - suspect.losses + outlive.excused(l.elsewhere, p.max_losses, n.share))
+    / p.max_losses::double precision))::int
+  from outlive.policy_of(suspect.id, suspect.task) p, outlive.lost_so_far(suspect.id, suspect.losses) l) end
+from outlive.share_of(suspect.task) n(share);
 $$;
 
 create or replace function outlive.loss_charge(losses int, alone bigint, elsewhere bigint, max_losses int)
@@ -116,6 +141,7 @@ declare
   l int;
   alone bigint;
   elsewhere bigint;
+  excused int := 0;
   convicted boolean := false;
   fate text;
 begin
@@ -136,11 +162,12 @@ begin
     -- loss alone proves nothing. Two do, unless other workers die as well: then a job must have been alone more
     -- than twice as often as that. A loss beside other jobs proves even less, but a job that kills only in company
     -- is caught at twice its limit while no other worker dies, and every job at four times its limit.
-    select s.* into alone, elsewhere from outlive.lost_so_far(had) s;
+    select s.* into alone, elsewhere from outlive.lost_so_far(had.id, had.losses, had) s;
+    excused := outlive.excused(elsewhere, policy.max_losses, outlive.share_of(had.task));
     convicted := had.losses = 0
       or alone >= 2 and alone > 2 * elsewhere
       or l >= 2 * policy.max_losses and elsewhere = 0
-      or l >= 4 * policy.max_losses;
+      or l - excused >= 4 * policy.max_losses;
   end if;
   fate := case
     when outcome in ('succeeded', 'cancelled') then outcome
@@ -159,14 +186,14 @@ begin
   if fate in ('quarantined', 'suspect') then
     why := fate;
     details := case
-      when fate = 'suspect' then outlive.suspicion(l, policy.max_losses)
+      when fate = 'suspect' then outlive.suspicion(l, policy.max_losses, outlive.share_of(had.task))
       when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
       else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
     -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
-    when kind = 'loss' and fate = 'suspect' and l > policy.max_losses
-      then outlive.now() + interval '15 seconds' * 2 ^ least(l - policy.max_losses - 1, 8)
+    when kind = 'loss' and fate = 'suspect' and l - excused > policy.max_losses
+      then outlive.now() + interval '15 seconds' * 2 ^ least(l - excused - policy.max_losses - 1, 8)
     when kind = 'loss' or (kind = 'none' and after_s is null) then had.ready_at
     else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
       policy.backoff_s[least(greatest(f + c, 1), cardinality(policy.backoff_s))] * (0.5 + jitter / 2))) end;
