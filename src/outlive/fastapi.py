@@ -36,7 +36,7 @@ def lifespan(*jobs: App, dashboard: Site | None = None, inner: Lifespan | None =
                 await app.runner.arun(store.statuses([]))
                 opened.push_async_callback(app.connections.aclose)
             if dashboard is not None:
-                dashboard.history.start()
+                dashboard.answers.start()
                 opened.push_async_callback(dashboard.close)
             yield await opened.enter_async_context(inner(web)) if inner is not None else None
 

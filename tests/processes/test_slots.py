@@ -15,7 +15,7 @@ import pytest
 from outlive import linux
 from outlive.protocol import read_tickets
 from outlive.states import Outcome
-from outlive.worker.ending import deaths
+from outlive.worker.ending import process_deaths
 from outlive.worker.limits import memory_limits
 from outlive.worker.limits.cgroups import Group
 from outlive.worker.processes.assignments import assignment
@@ -77,7 +77,7 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path):
 def test_zygotes_that_are_killed_while_they_import_the_app_count_against_the_job_that_sees_them_die(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(deaths, "MAX_ZYGOTES", 2)
+    monkeypatch.setattr(process_deaths, "MAX_ZYGOTES", 2)
 
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, _, heard):

@@ -44,7 +44,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         found = await site.searches.look(wanted, visit.get("past"), oldest=oldest)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
-    by_state, rough = tally(await site.history.counts.get())
+    by_state, rough = tally(await site.answers.job_counts.get())
     verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]
     return {
         "title": "Jobs",
@@ -73,7 +73,7 @@ async def _count(site: Site, wanted: JobFilter, found: Found, *, first: bool) ->
     if first and found.next is None:
         return Count(len(found.ids))
     if wanted.by_lane:
-        return selection.count_in(await site.history.counts.get(), wanted)
+        return selection.count_in(await site.answers.job_counts.get(), wanted)
     if wanted.text is not None or len(found.ids) < PAGE:
         return None
     return await site.database.do(selection.count(wanted, patience_s=COUNT_S))

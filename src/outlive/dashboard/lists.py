@@ -52,7 +52,7 @@ async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:
-    return {"title": "Queues", "queues": await site.history.queue_rates.get()}
+    return {"title": "Queues", "queues": await site.answers.queue_rates.get()}
 
 
 async def schedules(site: Site, visit: Visit) -> Mapping[str, Any]:

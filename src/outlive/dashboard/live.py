@@ -14,8 +14,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
+from outlive.dashboard.answers import LOOK_S
 from outlive.dashboard.database import Away
-from outlive.dashboard.history import LOOK_S
 from outlive.dashboard.visits import Visit
 from outlive.errors import OutliveError
 

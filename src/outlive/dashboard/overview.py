@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from outlive import store
 from outlive.dashboard import charts
-from outlive.dashboard.history import SPANS, Course, History
+from outlive.dashboard.answers import SPANS, Answers, Course
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
 from outlive.humanize import EXACT, number
@@ -42,16 +42,16 @@ PERCENTILES = ("p50", "p95", "p99")
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     run = site.database.run
     span = given if (given := visit.get("span")) in SPANS else "hour"
-    course = site.history.courses[span]
+    course = site.answers.courses[span]
     await course.refresh()
-    if not site.history.depths:
-        await site.history.note_depth()
-    counts = await site.history.counts.get()
+    if not site.answers.depths:
+        await site.answers.note_depth()
+    counts = await site.answers.job_counts.get()
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
     stuck = await run(store.list_stuck(limit=FEW))
-    lanes = await site.history.lanes.get()
-    queues = await site.history.queues.get()
+    lanes = await site.answers.lanes.get()
+    queues = await site.answers.queues.get()
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
     by_state, rough = tally(counts)
@@ -78,7 +78,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "stuck": stuck,
         "spans": list(SPANS),
         "span": span,
-        "charts": drawn(course, f"the last {span}", site.history if span == "hour" else None),
+        "charts": drawn(course, f"the last {span}", site.answers if span == "hour" else None),
         "troubles": [one for one in found if one.level != "fine" and one.page],
         "active": len(active),
         "slots": sum(row["slots"] for row in active),
@@ -94,7 +94,7 @@ def tally(counts: findings.Rows) -> tuple[Counter[str], set[str]]:
     return by_state, {row["state"] for row in counts if row["estimated"]}
 
 
-def drawn(course: Course, when: str, history: History | None) -> list[dict[str, Any]]:
+def drawn(course: Course, when: str, answers: Answers | None) -> list[dict[str, Any]]:
     """The charts of a span of time. How many jobs wait is known for the last hour only."""
     steps = course.steps()
     columns = [course.ends[step] for step in steps]
@@ -116,7 +116,7 @@ def drawn(course: Course, when: str, history: History | None) -> list[dict[str, 
             charts.stacked(columns, OUTCOMES, labels=labels, about=f"{whole} attempts ended in {when}", times=times),
             [(outcome, outcome.replace("_", " ")) for outcome in seen],
         ),
-        *([] if history is None else [_depth(history)]),
+        *([] if answers is None else [_depth(answers)]),
     ]
     for title, key in (("Run time of succeeded jobs", "ran_s"), ("Wait until the first attempt", "waited_s")):
         series: dict[str, list[float | None]] = {name: [] for name in PERCENTILES}
@@ -133,20 +133,20 @@ def drawn(course: Course, when: str, history: History | None) -> list[dict[str, 
     return made
 
 
-def _depth(history: History) -> dict[str, Any]:
+def _depth(answers: Answers) -> dict[str, Any]:
     """How many jobs were ready and running, at 120 moments of the last hour."""
-    newest = history.depths[-1]
+    newest = answers.depths[-1]
     begin = newest.at - timedelta(hours=1)
     ready: list[float | None] = [None] * 121
     running: list[float | None] = [None] * 121
-    for depth in history.depths:
+    for depth in answers.depths:
         place = int((depth.at - begin).total_seconds() / 30)
         if 0 <= place <= 120:
             ready[place], running[place] = float(depth.ready), float(depth.running)
     ready_now = number(newest.ready, estimated=newest.ready > EXACT)
     words = [("ready", f"{ready_now} ready"), ("running", f"{number(newest.running)} running")]
     drawing = charts.lines({"ready": ready, "running": running}, about="Jobs that were ready and running")
-    first = history.depths[0].at
+    first = answers.depths[0].at
     note = "noted since this dashboard started" if first > begin else ""
     return _chart("Jobs ready and running", drawing, words, note)
 

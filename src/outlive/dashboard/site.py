@@ -21,9 +21,9 @@ from starlette.types import Receive, Scope, Send
 from outlive import db, errors
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
+from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
 from outlive.dashboard.entrance import PERSON, TROUBLE, Entrance, WrongToken, address_of, person_of
-from outlive.dashboard.history import History
 from outlive.dashboard.live import Full, Live
 from outlive.dashboard.people import People, Person
 from outlive.dashboard.probes import Probes
@@ -68,7 +68,7 @@ class Site:
         self.database = Database(address)
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
         self.entrance = Entrance(access, People(self.database.run))
-        self.history = History(self.database)
+        self.answers = Answers(self.database)
         self.searches = Searches(self.database)
         self.metrics = DatabaseMetrics(self.database.run, self.database.name)
         self.templates = Templates()
@@ -121,14 +121,14 @@ class Site:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Read the last hour before the first page asks for it. An app that mounts the dashboard does not do this."""
         await receive()
-        self.history.start()
+        self.answers.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def close(self) -> None:
-        await self.history.stop()
+        await self.answers.stop()
         await self.metrics.close()
         await self.database.close()
         await self.writing.close()
@@ -183,7 +183,7 @@ class Site:
         return Visit(page, person.role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
 
     async def _found(self, visit: Visit) -> Mapping[str, Any]:
-        self.history.start()
+        self.answers.start()
         found = await visit.page.look(self, visit)
         return {
             "said": self._notice(visit),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outlive import store
-from outlive.dashboard.history import MOST_TASKS
+from outlive.dashboard.answers import MOST_TASKS
 from outlive.dashboard.visits import Visit
 from outlive.operations.selection import Count
 from outlive.states import State
@@ -31,8 +31,8 @@ UNKNOWN = {
 
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
-    figures = {row["name"]: row for row in await site.history.tasks.get()}
-    counts = _by_task(await site.history.counts.get())
+    figures = {row["name"]: row for row in await site.answers.tasks.get()}
+    counts = _by_task(await site.answers.job_counts.get())
     workers = await site.database.run(store.list_workers())
     names = sorted({*figures, *counts})
     rows = [

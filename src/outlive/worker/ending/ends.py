@@ -1,4 +1,4 @@
-"""The end of an attempt that its child has answered. Without an answer: deaths.py."""
+"""The end of an attempt that its child has answered. Without an answer: process_deaths.py."""
 
 from __future__ import annotations
 

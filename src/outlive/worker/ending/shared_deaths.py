@@ -20,8 +20,8 @@ from outlive.humanize import counted
 from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
-from outlive.worker.ending.deaths import BEGINS_AGAIN, signal_name, unanswered
 from outlive.worker.ending.ends import MAX_LINE_CHARS
+from outlive.worker.ending.process_deaths import BEGINS_AGAIN, signal_name, unanswered
 from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.job_output import JobOutput

@@ -24,9 +24,9 @@ from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
 from outlive.worker.ending import shared_deaths
-from outlive.worker.ending.deaths import Deaths
 from outlive.worker.ending.deferred_ends import DeferredEnds
 from outlive.worker.ending.ends import Unclean, answered
+from outlive.worker.ending.process_deaths import Deaths
 from outlive.worker.processes.assignments import Assignment, Verdict, assignment
 from outlive.worker.processes.child_reader import ChildReader
 from outlive.worker.processes.children import Child

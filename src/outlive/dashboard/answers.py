@@ -60,7 +60,7 @@ class Depth(msgspec.Struct, frozen=True):
     running: int
 
 
-class Recent(Generic[T]):
+class KeptAnswer(Generic[T]):
     """The answer to a statement: asked again after ten times as long as it took, or half a second if that is longer."""
 
     def __init__(self, database: Database, statement: Statement[T]) -> None:
@@ -133,14 +133,14 @@ class Course:
             self._looked_at = time.monotonic()
 
 
-class History:
+class Answers:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.counts = Recent(database, store.count_jobs())
-        self.queues = Recent(database, store.list_queues())
-        self.queue_rates = Recent(database, store.queues_with_rates())
-        self.tasks = Recent(database, store.list_tasks(limit=MOST_TASKS))
-        self.lanes = Recent(database, store.list_lanes(limit=MOST_LANES))
+        self.job_counts = KeptAnswer(database, store.count_jobs())
+        self.queues = KeptAnswer(database, store.list_queues())
+        self.queue_rates = KeptAnswer(database, store.queues_with_rates())
+        self.tasks = KeptAnswer(database, store.list_tasks(limit=MOST_TASKS))
+        self.lanes = KeptAnswer(database, store.list_lanes(limit=MOST_LANES))
         self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
         self._noting: asyncio.Task[None] | None = None
@@ -154,14 +154,14 @@ class History:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        for one in (self.counts, self.queues, self.queue_rates, self.tasks, self.lanes):
+        for one in (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes):
             await one.stop()
 
     async def _note_depths(self) -> None:
         while True:
             try:
                 await self.note_depth()
-                await self.counts.get()
+                await self.job_counts.get()
                 await self.courses["hour"].refresh()
             except OutliveError as error:
                 _log.debug("the number of waiting jobs can't be read: %s", error)
