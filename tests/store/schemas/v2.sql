@@ -222,8 +222,8 @@ create table if not exists outlive.attempts (
   constraint attempts_token_key unique (token)
 );
 create index if not exists attempts_by_state on outlive.attempts (state, ended_at);
--- By a number: to compare four texts would cost each end four times as much. It is stored, because with an index of
--- the expression Postgres would read each row that it counts.
+-- By a number: to compare four texts would cost each end four times as much. It is stored, because with an index
+-- of the expression Postgres would read each row that it counts.
 create index if not exists attempts_by_lane on outlive.attempts (lane, ended_at)
   where state in ('succeeded', 'failed', 'cancelled');
 create index if not exists attempts_by_worker on outlive.attempts (
