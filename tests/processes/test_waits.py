@@ -89,7 +89,7 @@ def test_a_signal_that_was_sent_before_the_job_waits_for_it_is_received_once(sta
 def test_a_job_sends_signals_to_another_job(start, notes, queue):
     job = receiver.enqueue(str(notes))
     tells.enqueue(job.id)
-    start(target=TARGET)
+    start(slots=1, target=TARGET)  # So the first job goes on when the other one has sent both.
     assert job.result(timeout=30) == [1]
     assert queue.values("select value::text from outlive.signals") == ['{"parcels":[2]}']
 

@@ -244,6 +244,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half")]))
         run(store.kept_by_jobs([one.id for one in batch]), store.steps_of(batch[0].id), store.kept_steps(tokens[0], ""))
+        run(store.blocks_itself(tokens[0]))
         wait_and_go_on(run)
         run(store.keep_steps(WORKER, tokens[:1], [KeptStep("charge", b"1", None, 0.1)]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}

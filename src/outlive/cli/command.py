@@ -25,7 +25,6 @@ from outlive.cli.screen import Column, Listing, Row
 from outlive.humanize import plain
 from outlive.model import new_job_id
 from outlive.operations import controls
-from outlive.protocol import MAX_FRAME_BYTES
 
 T = TypeVar("T")
 LOCK_WAIT_S = 5.0
@@ -220,6 +219,8 @@ def given(text: str) -> str:
     """A value on the command line; that of `-` is on standard input, because Linux takes 128 KiB in one argument."""
     if text != "-":
         return text
+    from outlive.protocol import MAX_FRAME_BYTES  # Not at the top: few commands read a value.
+
     found = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
     if len(found) > MAX_FRAME_BYTES:
         raise errors.BadArguments(f"standard input has more than {MAX_FRAME_BYTES:,} bytes")

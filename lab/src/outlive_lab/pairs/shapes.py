@@ -96,16 +96,25 @@ def keep(connection: db.Connection, scene: str) -> None:
     """Keep what the database holds now, for `restore`."""
     lines = []
     for name in TABLES:
-        kept = f"pairs.{scene}_{name}"
-        connection.execute(f"drop table if exists {kept}; create table {kept} as table outlive.{name}".encode())
+        kept, columns = f"pairs.{scene}_{name}", _columns(connection, name)
+        made = f"create table {kept} as select {columns} from outlive.{name}"
+        connection.execute(f"drop table if exists {kept}; {made}".encode())
         lines += [f"delete from outlive.{name};"]
         if connection.execute(f"select 1 from {kept} limit 1".encode()).fetchone():
-            lines += [f"insert into outlive.{name} overriding system value table {kept};"]
+            lines += [f"insert into outlive.{name} ({columns}) overriding system value table {kept};"]
     lines += [
         f"perform setval(pg_get_serial_sequence('outlive.{name}', '{column}'), 1000);" for name, column in COUNTED
     ]
     head = f"create or replace function pairs.restore_{scene}() returns void language plpgsql"
     connection.execute("\n".join([head, "as $$ begin", *lines, "end $$"]).encode())
+
+
+def _columns(connection: db.Connection, table: str) -> str:
+    """The columns of a table that can be written: Postgres computes the others from them."""
+    query = "select string_agg(quote_ident(attname), ', ' order by attnum) from pg_attribute"
+    theirs = "attrelid = %s::regclass and attnum > 0 and not attisdropped and attgenerated = ''"
+    [[columns]] = connection.execute(f"{query} where {theirs}".encode(), [f"outlive.{table}"]).fetchall()
+    return str(columns)
 
 
 def restore(connection: db.Connection, scene: str) -> None:
