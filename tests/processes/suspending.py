@@ -103,6 +103,21 @@ def patient(file: str, go: str) -> list[int]:
     return outlive.current().receive("packed", Packed).parcels
 
 
+@outlive.step(relaxed=True)
+def tally(n: int) -> int:
+    return n
+
+
+@app.task
+def notch(file: str, go: str) -> int:
+    """Waits for the file `go`, keeps a step without waiting for that, and sleeps."""
+    note(file, "begun")
+    eventually(Path(go).exists, within_s=60)
+    kept = tally(3)
+    outlive.current().sleep("50ms")
+    return kept
+
+
 @app.task(max_attempts=1)
 def waits_in_its_transaction(url: str) -> None:
     job = outlive.current()

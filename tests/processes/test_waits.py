@@ -24,6 +24,7 @@ from tests.processes.suspending import (
     gatherer,
     hoarder,
     hurried,
+    notch,
     patient,
     receiver,
     sleeper,
@@ -34,6 +35,8 @@ from tests.processes.suspending import (
 from tests.waiting import eventually
 
 TARGET = "tests.processes.suspending:app"
+CUT = """select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and pid not in (pg_backend_pid(), %s)"""
 
 
 @pytest.fixture
@@ -117,6 +120,26 @@ def test_a_job_begins_to_wait_however_long_another_transaction_locks_it(start, n
     eventually(lambda: job.status() is State.SUSPENDED)
     job.send("packed", Packed([3]))
     assert job.result(timeout=30) == [3]
+
+
+@pytest.mark.long
+def test_a_job_that_a_lock_holds_up_begins_to_wait_after_the_database_has_cut_its_connections(
+    start, notes, queue, connect
+):
+    go = notes.with_name("go")
+    job, stranger = notch.enqueue(str(notes), str(go)), connect()
+    worker = start(target=TARGET)
+    eventually(lambda: job.status() is State.RUNNING)
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "tally", b"7", "a stranger", replacing=False))
+    go.touch()
+    worker.says("another transaction holds a lock that the step tally", within_s=30)
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > LOCK_S + 1, within_s=LOCK_S + 10)
+    queue.execute(CUT, [stranger.info.backend_pid])
+    worker.says("a connection to the database was lost")
+    stranger.execute("commit")
+    assert job.result(timeout=10) == 3
 
 
 def test_a_signal_that_does_not_come_in_time_is_not_received(start, notes):

@@ -30,6 +30,10 @@ LOCK_S = 5.0
 """How long a call waits for locks. However many wait, each is tried again at least once."""
 
 
+class _HeldUpError(Exception):
+    """A lock holds up a call. Nothing was written, and it is to be tried again."""
+
+
 class JobCalls:
     def __init__(self, sessions: Share, waits: Waits, steps: StepWriter) -> None:
         self._sessions, self._waits, self._steps = sessions, waits, steps
@@ -66,10 +70,10 @@ class JobCalls:
         call = self._waiting[id(child), token][0]
         try:
             async with self._sessions.take(size_bytes=len(call.body)) as session:
-                reply = await self._reply(session, child, call, may_wait=not last_try)
+                reply = await self._reply(session, child, call, last_try=last_try)
                 if reply is not None:
                     child.answer(reply)
-        except psycopg.errors.LockNotAvailable:  # Nothing was written.
+        except _HeldUpError:
             self._blocked.put_nowait((child, token, until))
             return
         except BaseException:
@@ -85,28 +89,36 @@ class JobCalls:
         else:
             del self._waiting[id(child), token]
 
-    async def _reply(self, session: Session, child: Child, call: Call, *, may_wait: bool) -> Reply | None:
-        """Errors go back to the job that made the call, except for a lock that it `may_wait` for: that is raised.
-
-        None: the job waits, and gets its answer later.
-        """
+    async def _reply(self, session: Session, child: Child, call: Call, *, last_try: bool) -> Reply | None:
+        """Errors are answers too: they go back to the job that made the call. None: its answer comes later."""
         try:
             with db.translated_errors():
-                if call.verb == "wait":
-                    return await self._waits.suspend(session, child, call)
-                return Reply(call.number, await self._run(session, child, call))
+                return await self._try(session, child, call, last_try=last_try)
+        except _HeldUpError:
+            raise
         except OutliveError as error:
-            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                if may_wait:
-                    raise error.__cause__ from None
-                if call.verb == "wait" and not child.exited:  # A wait is not given up, unless it would be for ever.
-                    if not await session.run(store.blocks_itself(call.token)):
-                        raise error.__cause__ from None
-                    error = OutliveError(_BLOCKS_ITSELF)
             return Reply(call.number, str(error).encode(), type(error).__name__)
         except Exception as error:
             reason = f"the call can't be understood: {type(error).__name__}: {error}"
             return Reply(call.number, reason.encode(errors="replace"), BadArguments.__name__)
+
+    async def _try(self, session: Session, child: Child, call: Call, *, last_try: bool) -> Reply | None:
+        try:
+            if call.verb == "wait":
+                return await self._waits.suspend(session, child, call)
+            return Reply(call.number, await self._run(session, child, call))
+        except psycopg.errors.LockNotAvailable as error:
+            if not last_try:
+                raise _HeldUpError from error
+            if call.verb != "wait" or child.exited:
+                raise
+        try:  # A wait is not given up, unless it would be for ever. That is not known while the database is away.
+            blocks_itself = await session.run(store.blocks_itself(call.token))
+        except psycopg.OperationalError as error:
+            raise _HeldUpError from error
+        if not blocks_itself:
+            raise _HeldUpError
+        raise OutliveError(_BLOCKS_ITSELF)
 
     async def _run(self, session: Session, child: Child, call: Call) -> bytes:
         """Run what a job asks for. It is durable when the job gets the answer."""
