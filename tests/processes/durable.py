@@ -345,6 +345,20 @@ def counts_and(then: str, file: str) -> int:
     return counted
 
 
+@app.task(backoff="1ms")
+def moves_on(file: str) -> object:
+    """Keep a step and a checkpoint, and another one when its test says so; then fail. Returns what was kept."""
+    context = outlive.current()
+    if context.last_checkpoint is not None:
+        return context.last_checkpoint
+    count(1)
+    context.checkpoint(1)
+    Path(f"{file}.gate").read_text()
+    context.checkpoint(2)
+    Path(f"{file}.gate").read_text()
+    raise ConnectionError("not yet")
+
+
 @outlive.step
 def nap_inside() -> None:
     outlive.current().sleep("1s")

@@ -32,6 +32,7 @@ from tests.processes.durable import (
     late,
     late_outside,
     leaves_a_step,
+    moves_on,
     naps_in_a_step,
     never_enough,
     page_by_page,
@@ -345,6 +346,19 @@ def test_a_job_neither_ends_nor_waits_before_a_relaxed_step_that_a_lock_holds_up
     stranger.execute("commit")
     assert job.result(timeout=30) == 1
     assert queue.values("select name from outlive.steps where job_id = %s order by at", job.id)[0] == "count"
+
+
+def test_a_checkpoint_that_comes_while_a_lock_holds_up_the_one_before_is_the_last_one(start, notes, queue, connect):
+    job, stranger = moves_on.enqueue(str(notes)), connect()
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "count", b"7", "a stranger", replacing=False))
+    worker = start(target=TARGET)
+    eventually(lambda: queue.values(WRITING), within_s=30)
+    go_on(notes)
+    worker.says("another transaction holds a lock that the step count of job")
+    stranger.execute("commit")
+    go_on(notes)
+    assert job.result(timeout=30) == 2
 
 
 def test_a_forged_step_harms_only_its_job(start, notes, queue):

@@ -47,19 +47,23 @@ class _Asked:
         return self.job.token, self.step.name
 
 
+_Waiting = dict[tuple[int, str], _Asked]
+"""Steps by token and name."""
+
+
 class StepWriter:
     def __init__(self, worker: UUID, session: Runner) -> None:
         self._worker, self._session = worker, session
-        self._asked: dict[tuple[int, str], _Asked] = {}
-        """The steps that wait, in their order, by token and name: a checkpoint replaces the one before."""
-        self._locked: dict[tuple[int, str], _Asked] = {}
-        """Those that a lock holds up, and later ones of their attempts."""
+        self._asked: _Waiting = {}
+        """The steps that wait, in their order: a checkpoint replaces the one before."""
+        self._locked: dict[int, _Waiting] = {}
+        """All steps of the attempts that a lock holds up, by token."""
         self._some, self._hurry = asyncio.Event(), asyncio.Event()
         self._writing = asyncio.Lock()
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(one.call.body) for one in (*self._asked.values(), *self._locked.values()))
+        return sum(len(one.call.body) for waiting in (self._asked, *self._locked.values()) for one in waiting.values())
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -74,7 +78,7 @@ class StepWriter:
             child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
             return
         key = given.token, given.name
-        waiting = self._locked if self._is_locked(given.token) else self._asked
+        waiting = self._locked.get(given.token, self._asked)
         waiting.pop(key, None)
         waiting[key] = _Asked(child, call, one.job, given)
         self._some.set()
@@ -83,10 +87,7 @@ class StepWriter:
 
     def waiting(self, token: int) -> bool:
         """Whether a step of this attempt is not written yet."""
-        return self._is_locked(token) or any(one == token for one, _ in self._asked)
-
-    def _is_locked(self, token: int) -> bool:
-        return any(one == token for one, _ in self._locked)
+        return token in self._locked or any(one == token for one, _ in self._asked)
 
     async def run_once(self) -> None:
         await self._some.wait()
@@ -98,26 +99,34 @@ class StepWriter:
         async with self._writing:
             self._hurry.clear()
             for portion in _portions(list(self._asked.values())):
-                await self._keep(portion)
+                await self._keep(self._asked, portion)
             if not self._asked:
                 self._some.clear()
 
     async def write_those_of(self, token: int) -> None:
         """Write the steps of an attempt, with all that wait. LockNotAvailable: a lock holds one up."""
         await self.write()
-        if self._is_locked(token):
+        if token in self._locked:
             await asyncio.sleep(AGAIN_S)  # The caller tries again.
             raise psycopg.errors.LockNotAvailable(f"a lock holds up a step of attempt {token}")
 
     async def run_locked_once(self) -> None:
         """Try again to write what locks hold up, one attempt after the other: each delays only these."""
         await asyncio.sleep(AGAIN_S)
-        for token in dict.fromkeys(token for token, _ in self._locked):
-            for portion in _portions([one for one in self._locked.values() if one.job.token == token]):
-                await self._keep(portion)
+        for token, waiting in list(self._locked.items()):
+            for portion in _portions(list(waiting.values())):
+                await self._keep(waiting, portion)
+            if not waiting:
+                del self._locked[token]
 
-    async def _keep(self, portion: list[_Asked]) -> None:
-        """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up."""
+    async def _keep(self, waiting: _Waiting, portion: list[_Asked]) -> None:
+        """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up.
+
+        One that does not wait there any more was replaced, or was set aside with another one of its attempt.
+        """
+        portion = [one for one in portion if waiting.get(one.key) is one]
+        if not portion:
+            return
         keep = store.keep_steps(self._worker, [one.job.token for one in portion], [one.step for one in portion])
         try:
             kept = await self._session.run(keep)
@@ -125,36 +134,34 @@ class StepWriter:
             locked = isinstance(error, psycopg.errors.LockNotAvailable)
             if not (locked or never_accepted(error)):
                 raise
-            for one in portion:
-                if locked and (len(portion) == 1 or self._is_locked(one.job.token)):
-                    self._set_aside(one)
-                elif len(portion) > 1:
-                    await self._keep([one])
-                else:
-                    refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
-                    self._answer(one, _refusal(one.call, refusal))
+            if locked and (len(portion) == 1 or waiting is not self._asked):
+                self._set_aside(portion[0])
+            elif len(portion) > 1:
+                for one in portion:
+                    await self._keep(waiting, [one])
+            else:
+                refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
+                self._answer(waiting, portion[0], _refusal(portion[0].call, refusal))
             return
         for one in portion:
-            self._answer(one, _reply(one, kept))
+            self._answer(waiting, one, _reply(one, kept))
 
-    def _set_aside(self, one: _Asked) -> None:
-        if not self._is_locked(one.job.token):
+    def _set_aside(self, first: _Asked) -> None:
+        """A lock holds up this step: all of its attempt wait, in their order. An older one must not be written last."""
+        job = first.job
+        if job.token not in self._locked:
             words = (
                 "another transaction holds a lock that the step %s of job %s needs; `outlive doctor` names the session"
             )
-            _log.warning(words, one.step.name, short_id(one.job.id), extra=job_log.fields(one.job))
-        self._forget(one)
-        self._locked.setdefault(one.key, one)
+            _log.warning(words, first.step.name, short_id(job.id), extra=job_log.fields(job))
+            theirs = [key for key in self._asked if key[0] == job.token]
+            self._locked[job.token] = {key: self._asked.pop(key) for key in theirs}
 
-    def _answer(self, one: _Asked, reply: Reply) -> None:
-        self._forget(one)
-        one.child.answer(reply)
-
-    def _forget(self, one: _Asked) -> None:
+    def _answer(self, waiting: _Waiting, one: _Asked, reply: Reply) -> None:
         """It waits no more, unless it was replaced meanwhile."""
-        for waiting in (self._asked, self._locked):
-            if waiting.get(one.key) is one:
-                del waiting[one.key]
+        if waiting.get(one.key) is one:
+            del waiting[one.key]
+        one.child.answer(reply)
 
 
 def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
