@@ -14,7 +14,7 @@ import msgspec
 import outlive
 from outlive import job_gateway
 from outlive.child.channel import Channel
-from outlive.protocol import Call, KeptStep
+from outlive.protocol import Call, KeptStep, encode_frame
 
 app = outlive.App()
 NAN = float("nan")
@@ -225,6 +225,18 @@ def forge() -> list[str]:
         except outlive.BadArguments as error:
             refused.append(str(error))
     return refused
+
+
+@app.task(max_attempts=1)
+def forge_twins() -> list[list[object]]:
+    """Ask at once to keep two steps of one name, and then another one. Returns how the first two were answered."""
+    channel = job_gateway.gateway
+    assert isinstance(channel, Channel)
+    token = outlive.current().token
+    kept = msgspec.msgpack.encode(KeptStep("twin", b"1", None, 0.0, token=token))
+    channel._socket.sendall(b"".join(encode_frame(Call(number, "step", kept, token)) for number in (1001, 1002)))
+    channel.call("step", msgspec.msgpack.encode(KeptStep("last", b"1", None, 0.0, token=token)))
+    return sorted([number, reply.error] for number, reply in channel._replies.items())
 
 
 @app.task(max_crashes=1)

@@ -25,6 +25,7 @@ from tests.processes.durable import (
     flaky_quote,
     flood,
     forge,
+    forge_twins,
     fulfil,
     gated,
     greedy,
@@ -369,6 +370,12 @@ def test_a_forged_step_harms_only_its_job(start, notes, queue):
     assert all(one.startswith("the step can't be kept: ") for one in refused)
     assert other.result(timeout=30) == 3
     assert queue.values("select name from outlive.steps order by name") == ["flaky", "same"]
+
+
+def test_a_step_that_another_one_of_its_name_replaces_is_answered(start, notes):
+    job = forge_twins.enqueue()
+    start(target=TARGET)
+    assert job.result(timeout=30) == [[1001, "BadArguments"], [1002, None]]
 
 
 @pytest.mark.parametrize(

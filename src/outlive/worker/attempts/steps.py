@@ -79,7 +79,8 @@ class StepWriter:
             return
         key = given.token, given.name
         waiting = self._locked.get(given.token, self._asked)
-        waiting.pop(key, None)
+        if (before := waiting.pop(key, None)) is not None:
+            before.child.answer(_refusal(before.call, BadArguments("another step of this name has replaced it")))
         waiting[key] = _Asked(child, call, one.job, given)
         self._some.set()
         if call.number:
@@ -158,10 +159,10 @@ class StepWriter:
             self._locked[job.token] = {key: self._asked.pop(key) for key in theirs}
 
     def _answer(self, waiting: _Waiting, one: _Asked, reply: Reply) -> None:
-        """It waits no more, unless it was replaced meanwhile."""
+        """It waits no more. If it was replaced meanwhile, it has its answer already."""
         if waiting.get(one.key) is one:
             del waiting[one.key]
-        one.child.answer(reply)
+            one.child.answer(reply)
 
 
 def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
