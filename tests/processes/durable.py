@@ -350,7 +350,7 @@ def count(n: int) -> int:
 def counts_and(then: str, file: str) -> int:
     """Keep a relaxed step, and end, or wait."""
     counted = count(1)
-    note(file, "counted")
+    note(file, f"counted {os.getpid()}")
     if then == "waits":
         outlive.current().sleep(0)
         note(file, "waited")

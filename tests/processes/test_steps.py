@@ -1,6 +1,7 @@
 """Steps of durable jobs, with real workers: each is taken once, whatever dies."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import outlive
 from outlive import State, config, store
 from outlive.errors import JobFailed
 from tests.driving.jobs import attempts, finished
+from tests.driving.workers import all_gone
 from tests.processes.durable import (
     Payment,
     app,
@@ -347,6 +349,25 @@ def test_a_job_neither_ends_nor_waits_before_a_relaxed_step_that_a_lock_holds_up
     stranger.execute("commit")
     assert job.result(timeout=30) == 1
     assert queue.values("select name from outlive.steps where job_id = %s order by at", job.id)[0] == "count"
+
+
+@pytest.mark.parametrize("free", ["before it stops", "while it stops"])
+def test_a_worker_that_stops_loses_no_end_that_a_lock_has_held_up(start, notes, queue, connect, free):
+    job, stranger = counts_and.enqueue("ends", str(notes)), connect()
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "count", b"7", "a stranger", replacing=False))
+    worker = start(target=TARGET)
+    worker.says("another transaction holds a lock that the step count of job", within_s=30)
+    all_gone([int(line.split()[1]) for line in lines(notes, "counted")], what="the job has ended")
+    if free == "before it stops":
+        stranger.execute("rollback")
+    worker.send(signal.SIGTERM)
+    if free == "while it stops":
+        worker.says(" stops: ")
+        stranger.execute("rollback")
+    assert worker.process.wait(30) == 0
+    assert job.status() is State.SUCCEEDED
+    assert queue.values("select name from outlive.steps") == ["count"]
 
 
 def test_a_checkpoint_that_comes_while_a_lock_holds_up_the_one_before_is_the_last_one(start, notes, queue, connect):

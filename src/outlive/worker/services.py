@@ -211,8 +211,8 @@ class Services:
         self.wake.set()
 
     def has_work_left(self) -> bool:
-        """Whether jobs run, ends are being written, or children with spans to send have yet to exit."""
-        at_work = bool(self.slots.busy) or self.outbox.slow.under_way
+        """Whether jobs run, ends are being written or held up, or children with spans to send have yet to exit."""
+        at_work = bool(self.slots.busy) or self.outbox.slow.under_way or self.progress.held_up
         has_more = self.telemetry is not None or any(child.shared for child in self.slots.children)
         return at_work or (has_more and self.slots.leaving())
 

@@ -22,6 +22,8 @@ from outlive.worker.loops import wait
 from outlive.worker.session import Runner
 
 EVERY_S = 0.2
+LAST_S = 1.0
+"""How long a worker that stops tries once more what locks hold up."""
 MAX_WARNED = 1000
 _UNWRITABLE = ("22", "54")
 """Classes of errors about values that Postgres does not accept, or that exceed its limits."""
@@ -53,6 +55,11 @@ class ProgressWriter:
         self._hurry.set()
         return True
 
+    @property
+    def held_up(self) -> bool:
+        """Whether a lock holds up an end."""
+        return any(self._steps.locked(end.token) for end in self.held_ends)
+
     def waiting(self, token: int) -> bool:
         """Whether progress or a step of this attempt is not written yet."""
         return token in self._unwritten or self._steps.waiting(token)
@@ -76,6 +83,11 @@ class ProgressWriter:
                     self.held_ends.append(end)
                 else:
                     self._outbox.put(end)
+
+    async def write_last(self) -> None:
+        """Write all, and release all ends but those that a lock holds up even now."""
+        await self._steps.write_locked(within_s=LAST_S)
+        await self.write()
 
     async def write_that_of(self, token: int) -> None:
         """Write the progress and the steps of an attempt. LockNotAvailable: a lock holds one of these up."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
@@ -90,6 +92,10 @@ class StepWriter:
         """Whether a step of this attempt is not written yet."""
         return token in self._locked or any(one == token for one, _ in self._asked)
 
+    def locked(self, token: int) -> bool:
+        """Whether a lock holds up a step of this attempt."""
+        return token in self._locked
+
     async def run_once(self) -> None:
         await self._some.wait()
         await wait(self._hurry, RELAXED_S)
@@ -112,13 +118,19 @@ class StepWriter:
             raise psycopg.errors.LockNotAvailable(f"a lock holds up a step of attempt {token}")
 
     async def run_locked_once(self) -> None:
-        """Try again to write what locks hold up, one attempt after the other: each delays only these."""
         await asyncio.sleep(AGAIN_S)
+        await self.write_locked()
+
+    async def write_locked(self, *, within_s: float = math.inf) -> None:
+        """Try again to write what locks hold up, one attempt after the other: each delays only these."""
+        until = time.monotonic() + within_s
         for token, waiting in list(self._locked.items()):
+            if time.monotonic() > until:
+                return
             for portion in _portions(list(waiting.values())):
                 await self._keep(waiting, portion)
             if not waiting:
-                del self._locked[token]
+                self._locked.pop(token, None)
 
     async def _keep(self, waiting: _Waiting, portion: list[_Asked]) -> None:
         """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up.

@@ -145,7 +145,7 @@ async def say_goodbye(
 
     Each must be answered soon, see `Stop._say_goodbye`: `session` waits for no lock.
     """
-    await progress.write()
+    await progress.write_last()
     await sources.write()
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
     for end in outbox.slow.pending.values():
