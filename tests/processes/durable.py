@@ -309,6 +309,21 @@ def leaves_a_step(file: str, *, behind: bool) -> None:
     thread.join()
 
 
+@app.task(recycle_after=2, stall="1s", timeout="10s", max_attempts=1)
+def leaves_a_counter(*, behind: bool) -> None:
+    """The first job of its child leaves a thread behind that keeps checkpoints. The second one does nothing."""
+    if behind:
+        threading.Thread(target=keep_checkpoints, args=(outlive.current(),), daemon=True).start()
+    else:
+        signal.pause()
+
+
+def keep_checkpoints(context: outlive.Context) -> None:
+    never = threading.Event()
+    while not never.wait(0.05):
+        context.checkpoint(1)
+
+
 @app.task(backoff="10ms")
 def changed(file: str) -> int:
     """Its second attempt calls a step with another argument, and one more in front of it."""
@@ -339,6 +354,17 @@ def pad(n: int) -> str:
 def greedy() -> None:
     for n in range(100):
         pad.named(str(n))(n)
+
+
+@outlive.step(relaxed=True)
+def pad_later(n: int) -> str:
+    return str(n % 10) * 200_000
+
+
+@app.task(max_attempts=1)
+def hurries() -> int:
+    """Keep 15 MB, and wait for none of it."""
+    return sum(len(pad_later.named(str(n))(n)) for n in range(75)) // 200_000
 
 
 @outlive.step(relaxed=True)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +32,11 @@ from tests.processes.durable import (
     fulfil,
     gated,
     greedy,
+    hurries,
     large,
     late,
     late_outside,
+    leaves_a_counter,
     leaves_a_step,
     moves_on,
     naps_in_a_step,
@@ -153,6 +156,13 @@ def test_a_step_that_a_job_has_left_to_a_thread_is_not_kept_by_the_next_job(star
     start(target=TARGET, slots=1)
     assert [job.result(timeout=30) for job in (first, second)] == [None, None]
     assert queue.count("steps") == 0
+
+
+def test_the_checkpoints_of_a_thread_that_a_job_has_left_are_no_progress_of_the_next_job(start, notes):
+    _, stalled = (leaves_a_counter.enqueue(behind=behind) for behind in (True, False))
+    start(target=TARGET, slots=1)
+    with pytest.raises(JobFailed, match="Stalled: no progress for 1 s"):
+        stalled.result(timeout=30)
 
 
 def test_names_that_outlive_makes_itself_are_refused():
@@ -351,6 +361,23 @@ def test_a_job_neither_ends_nor_waits_before_a_relaxed_step_that_a_lock_holds_up
     assert queue.values("select name from outlive.steps where job_id = %s order by at", job.id)[0] == "count"
 
 
+@pytest.mark.long
+def test_a_worker_reads_no_more_steps_than_it_may_have_in_memory(start, notes, queue, connect):
+    """Its jobs send 120 MB, in frames that are not large. They go on when steps can be written again."""
+    jobs, stranger = [hurries.enqueue() for _ in range(8)], connect()
+    worker = start(target=TARGET, slots=8)
+    worker.started()
+    before_bytes = worker.peak_bytes()
+    stranger.execute("begin")
+    stranger.execute("lock table outlive.steps in exclusive mode")
+    worker.says("another transaction holds a lock that the step", within_s=30)
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 5)
+    stranger.execute("commit")
+    assert [job.result(timeout=60) for job in jobs] == [75] * 8
+    assert worker.peak_bytes() - before_bytes < 110_000_000
+
+
 @pytest.mark.parametrize("free", ["before it stops", "while it stops"])
 def test_a_worker_that_stops_loses_no_end_that_a_lock_has_held_up(start, notes, queue, connect, free):
     job, stranger = counts_and.enqueue("ends", str(notes)), connect()
@@ -400,7 +427,12 @@ def test_a_step_that_another_one_of_its_name_replaces_is_answered(start, notes):
 
 
 @pytest.mark.parametrize(
-    ("verb", "why"), [("step", "sends more than a job can keep"), ("run", "makes a call without a number")]
+    ("verb", "why"),
+    [
+        ("step", "sends more than a job can keep"),
+        ("checkpoint", "sends a checkpoint under another name"),
+        ("run", "makes a call without a number"),
+    ],
 )
 def test_a_job_that_sends_calls_for_ever_is_killed(start, notes, queue, verb, why):
     job, other = flood.enqueue(verb), stubborn.enqueue(str(notes))

@@ -23,6 +23,7 @@ from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import Call, KeptStep, Reply
 from outlive.worker.ending.outbox import never_accepted
+from outlive.worker.limits import running_time
 from outlive.worker.loops import wait
 from outlive.worker.processes.children import Child
 from outlive.worker.reporting import job_log
@@ -40,7 +41,9 @@ _log = logging.getLogger("outlive.worker")
 @dataclass(slots=True)
 class _Asked:
     child: Child
-    call: Call
+    number: int
+    """That of its call; 0: the job does not wait for an answer."""
+    size_bytes: int
     job: Claimed
     step: KeptStep
 
@@ -65,7 +68,7 @@ class StepWriter:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(one.call.body) for waiting in (self._asked, *self._locked.values()) for one in waiting.values())
+        return sum(one.size_bytes for waiting in (self._asked, *self._locked.values()) for one in waiting.values())
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -74,16 +77,17 @@ class StepWriter:
             if given.value is not None:
                 wire.check(given.value)
         except (msgspec.MsgspecError, wire.NotJson) as error:
-            child.answer(_refusal(call, BadArguments(f"the step can't be kept: {error}")))
+            child.answer(_refusal(call.number, BadArguments(f"the step can't be kept: {error}")))
             return
         if (one := child.find(given.token)) is None:
-            child.answer(_refusal(call, StaleAttempt("its attempt has ended")))
+            child.answer(_refusal(call.number, StaleAttempt("its attempt has ended")))
             return
+        one.moved = running_time.now()
         key = given.token, given.name
         waiting = self._locked.get(given.token, self._asked)
         if (before := waiting.pop(key, None)) is not None:
-            before.child.answer(_refusal(before.call, BadArguments("another step of this name has replaced it")))
-        waiting[key] = _Asked(child, call, one.job, given)
+            before.child.answer(_refusal(before.number, BadArguments("another step of this name has replaced it")))
+        waiting[key] = _Asked(child, call.number, len(call.body), one.job, given)
         self._some.set()
         if call.number:
             self._hurry.set()
@@ -154,7 +158,7 @@ class StepWriter:
                     await self._keep(waiting, [one])
             else:
                 refusal = BadArguments(f"the step can't be kept: {error.diag.message_primary}")
-                self._answer(waiting, portion[0], _refusal(portion[0].call, refusal))
+                self._answer(waiting, portion[0], _refusal(portion[0].number, refusal))
             return
         for one in portion:
             self._answer(waiting, one, _reply(one, kept))
@@ -182,7 +186,7 @@ def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
     size_bytes, portion = 0, list[_Asked]()
     for one in asked:
         portion.append(one)
-        size_bytes += len(one.call.body)
+        size_bytes += one.size_bytes
         if size_bytes > PORTION_BYTES:
             yield portion
             size_bytes, portion = 0, []
@@ -193,9 +197,9 @@ def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
 def _reply(one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply:
     key = (one.job.id, one.step.name)
     if key not in kept:
-        return _refusal(one.call, StaleAttempt(f"attempt {one.job.token} is no longer under way"))
-    return Reply(one.call.number, kept[key] or b"")
+        return _refusal(one.number, StaleAttempt(f"attempt {one.job.token} is no longer under way"))
+    return Reply(one.number, kept[key] or b"")
 
 
-def _refusal(call: Call, error: Exception) -> Reply:
-    return Reply(call.number, str(error).encode(errors="replace"), type(error).__name__)
+def _refusal(number: int, error: Exception) -> Reply:
+    return Reply(number, str(error).encode(errors="replace"), type(error).__name__)

@@ -13,6 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 READ_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
-"""How much data of large frames may wait in memory to be written."""
+"""How much data of large frames and of steps may wait in memory to be written."""
 STEPS = ("step", protocol.CHECKPOINT)
 PAUSE_S = 0.003
 """How long reading pauses for a child that has jobs ahead and sends only answers: many at once cost less than one by
@@ -44,6 +46,15 @@ MAX_CALLS = 8
 interrupts it."""
 
 _log = logging.getLogger("outlive.worker")
+
+
+class _Name(msgspec.Struct, array_like=True):
+    """The beginning of a `protocol.KeptStep`."""
+
+    name: str
+
+
+_name = msgspec.msgpack.Decoder(_Name)
 
 
 class ChildReader:
@@ -85,7 +96,8 @@ class ChildReader:
             return False
         if child.unsent:
             child.flush()
-        if child.frames.unfinished_bytes > LARGE_BYTES or child in self._turns:
+        large = child.frames.unfinished_bytes > LARGE_BYTES or child in self._turns
+        if large or (any(_is_step(one) for one in messages) and self._report.pending_bytes() > BUDGET_BYTES):
             self._take_turns(child)
         elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
             self._stop_reading(child)
@@ -185,19 +197,18 @@ class ChildReader:
         one = child.find(call.token)
         if call.verb in ("complete", "secret"):
             child.answer(self._prove(one, call))
-        elif call.verb in STEPS and not self._may_keep(child, one, call):
+        elif call.verb == protocol.CHECKPOINT and not _is_checkpoint(call):
+            self.distrust(child, "sends a checkpoint under another name, or over the limit")
+        elif call.verb == "step" and not self._may_keep(child, one, call):
             self.distrust(child, "sends more than a job can keep")
         else:
             self._report.called(child, call)
 
     def _may_keep(self, child: Child, one: Assignment | None, call: protocol.Call) -> bool:
         """Whether the steps of this attempt are within the limits of a job. Each has a name and arguments beside its
-        value. One of no attempt counts too: it may be one of many that are forged. A checkpoint replaces the last."""
+        value. One of no attempt counts too: it may be one of many that are forged."""
         if (job := one or next(iter(child.given.values()), None)) is None:
             return True
-        job.moved = running_time.now()
-        if call.verb == protocol.CHECKPOINT:
-            return len(call.body) <= protocol.MAX_CHECKPOINT_BYTES + protocol.MAX_STEP_CHARS
         job.steps += 1
         job.steps_bytes += len(call.body)
         return job.steps <= protocol.MAX_STEPS and job.steps_bytes <= 2 * protocol.MAX_STEP_BYTES
@@ -240,3 +251,16 @@ class ChildReader:
             if not child.exited:
                 self._listen_to_output(child)
             self.resume()
+
+
+def _is_step(message: protocol.FromChild) -> bool:
+    return type(message) is protocol.Call and message.verb in STEPS
+
+
+def _is_checkpoint(call: protocol.Call) -> bool:
+    """A checkpoint counts for no limit of steps, because it replaces the last one: it must have its name."""
+    try:
+        named = _name.decode(call.body).name == protocol.CHECKPOINT
+    except msgspec.MsgspecError:
+        return False
+    return named and len(call.body) <= protocol.MAX_CHECKPOINT_BYTES + protocol.MAX_STEP_CHARS
