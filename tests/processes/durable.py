@@ -368,6 +368,21 @@ def hurries() -> int:
 
 
 @outlive.step(relaxed=True)
+def bulk() -> str:
+    return "x" * 14_000_000
+
+
+@app.task(max_attempts=1)
+def bulky() -> int:
+    return len(bulk())
+
+
+@app.task(max_attempts=1)
+def bulk_result() -> str:
+    return "y" * 600_000
+
+
+@outlive.step(relaxed=True)
 def count(n: int) -> int:
     return n
 

@@ -19,6 +19,8 @@ from tests.processes.durable import (
     book,
     book_slowly,
     book_without_transaction,
+    bulk_result,
+    bulky,
     careless,
     changed,
     charge,
@@ -376,6 +378,19 @@ def test_a_worker_reads_no_more_steps_than_it_may_have_in_memory(start, notes, q
     stranger.execute("commit")
     assert [job.result(timeout=60) for job in jobs] == [75] * 8
     assert worker.peak_bytes() - before_bytes < 110_000_000
+
+
+def test_large_steps_that_locks_hold_up_delay_no_large_result_of_another_job(start, notes, connect):
+    jobs, stranger = [bulky.enqueue() for _ in range(2)], connect()
+    stranger.execute("begin")
+    for job in jobs:
+        stranger.run(store.supply(job.id, "bulk", b'"7"', "a stranger", replacing=False))
+    worker = start(target=TARGET, slots=3)
+    worker.says("another transaction holds a lock that the step bulk", within_s=30)
+    assert len(bulk_result.enqueue().result(timeout=10)) == 600_000
+    assert [job.status() for job in jobs] == [State.RUNNING] * 2
+    stranger.execute("commit")
+    assert [job.result(timeout=30) for job in jobs] == [14_000_000] * 2
 
 
 @pytest.mark.parametrize("free", ["before it stops", "while it stops"])

@@ -30,6 +30,8 @@ from outlive.worker.reporting import job_log
 from outlive.worker.session import Runner
 
 PORTION_BYTES = 2 * 1024 * 1024
+LOCKED_BYTES = 48 * 1024 * 1024
+"""How much may be held up by locks before it takes room from what others send."""
 AGAIN_S = 0.2
 """How long the steps that locks hold up wait before the next try."""
 RELAXED_S = 0.02
@@ -68,7 +70,9 @@ class StepWriter:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(one.size_bytes for waiting in (self._asked, *self._locked.values()) for one in waiting.values())
+        """How much waits to be written. Of what locks hold up only that beyond its own bound counts."""
+        locked_bytes = sum(map(_size, self._locked.values()))
+        return _size(self._asked) + max(0, locked_bytes - LOCKED_BYTES)
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -179,6 +183,10 @@ class StepWriter:
         if waiting.get(one.key) is one:
             del waiting[one.key]
             one.child.answer(reply)
+
+
+def _size(waiting: _Waiting) -> int:
+    return sum(one.size_bytes for one in waiting.values())
 
 
 def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
