@@ -356,6 +356,32 @@ def greedy() -> None:
         pad.named(str(n))(n)
 
 
+@app.task(backoff="1ms")
+def refunds(then: str, file: str) -> bool:
+    """Its first attempt waits for its test, and takes the payment back if it can't go on."""
+    job = outlive.current()
+    note(file, f"begun {os.getpid()}")
+    charge(1, file)
+    if job.attempt == 1:
+        Path(f"{file}.gate").read_text()
+    try:
+        match then:
+            case "step":
+                empty(file)
+            case "relaxed step":
+                count(1)
+                if job.attempt == 1:
+                    signal.pause()
+            case "wait":
+                job.sleep(0)
+            case "call":
+                assert job.batch_id is None
+    except BaseException:
+        note(file, "refunded")
+        raise
+    return job.attempt > 1
+
+
 @outlive.step(relaxed=True)
 def pad_later(n: int) -> str:
     return str(n % 10) * 200_000

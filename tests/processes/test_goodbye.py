@@ -32,7 +32,8 @@ class Unwritten:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
         (slow,) = SessionPool(url, 1).share(db.COMPLETIONS)
         self.outbox = Outbox(WORKER, slow, leases, Wakeup())
-        self.progress = ProgressWriter(WORKER, self.session, self.outbox, StepWriter(WORKER, self.session))
+        steps = StepWriter(WORKER, self.session, leases)
+        self.progress = ProgressWriter(WORKER, self.session, self.outbox, steps)
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
         self.sources = SourceOutcomes(self.session)
 

@@ -49,6 +49,7 @@ from tests.processes.durable import (
     quotes,
     quotes_in_threads,
     receives_for_ever,
+    refunds,
     restart_wrongly,
     returns_nan,
     ship,
@@ -423,6 +424,21 @@ def test_a_checkpoint_that_comes_while_a_lock_holds_up_the_one_before_is_the_las
     stranger.execute("commit")
     go_on(notes)
     assert job.result(timeout=30) == 2
+
+
+@pytest.mark.parametrize("then", ["step", "relaxed step", "wait", "call"])
+def test_the_code_of_an_attempt_that_others_have_ended_does_not_go_on(start, notes, queue, then):
+    """An error would let it refund a payment with which the next attempt goes on."""
+    job = refunds.enqueue(then, str(notes))
+    worker = start(target=TARGET, slots=2)
+    eventually(lambda: queue.count("steps") == 1, within_s=30)
+    queue.execute("update outlive.running set lease_until = now() - interval '1 second'")
+    assert len(queue.run(store.expire())) == 1
+    assert job.result(timeout=30)
+    go_on(notes)
+    all_gone([int(line.split()[1]) for line in lines(notes, "begun")[:1]], within_s=5)
+    assert lines(notes, "charge", "refunded") == ["charge 1"]
+    worker.says("which asks for something: its process is killed")
 
 
 def test_a_forged_step_harms_only_its_job(start, notes, queue):

@@ -84,7 +84,7 @@ class Services:
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, slow, leases, wake)
         self.sources = SourceOutcomes(hot)
-        self.steps = StepWriter(me.id, steps)
+        self.steps = StepWriter(me.id, steps, leases)
         self.progress = ProgressWriter(me.id, steps, outbox, self.steps)
         self.end_lines = EndLines(me.id, live)
         self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
@@ -105,7 +105,7 @@ class Services:
             tallies=self.tallies, bounds=bounds or Bounds(),
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
-        self.calls = JobCalls(asked, self.waits, self.steps)
+        self.calls = JobCalls(asked, self.waits, self.steps, leases)
         self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, config, live, slots=slots, outbox=outbox, progress=self.progress)

@@ -15,8 +15,10 @@ import msgspec
 import psycopg
 
 from outlive import db, statement, store
-from outlive.errors import BadArguments, OutliveError, StaleAttempt
+from outlive.errors import BadArguments, OutliveError
 from outlive.protocol import Call, Reply
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.staleness import refuse
 from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
@@ -28,15 +30,21 @@ BLOCKED_AT_ONCE = 2
 """The same for calls that wait for a lock."""
 LOCK_S = 5.0
 """How long a call waits for locks. However many wait, each is tried again at least once."""
+STALE = "OL002"
+"""What the database says of an attempt that is no longer this worker's."""
 
 
 class _HeldUpError(Exception):
     """A lock holds up a call. Nothing was written, and it is to be tried again."""
 
 
+class _GoneError(Exception):
+    """The database no longer has the attempt that asks."""
+
+
 class JobCalls:
-    def __init__(self, sessions: Share, waits: Waits, steps: StepWriter) -> None:
-        self._sessions, self._waits, self._steps = sessions, waits, steps
+    def __init__(self, sessions: Share, waits: Waits, steps: StepWriter, leases: Leases) -> None:
+        self._sessions, self._waits, self._steps, self._leases = sessions, waits, steps, leases
         self._waiting: dict[tuple[int, int], deque[Call]] = {}
         """The calls of each attempt, by the identity of its child and its token: the first is under way, or next."""
         self._ready: asyncio.Queue[tuple[Child, int]] = asyncio.Queue()
@@ -96,6 +104,8 @@ class JobCalls:
                 return await self._try(session, child, call, last_try=last_try)
         except _HeldUpError:
             raise
+        except _GoneError:
+            return refuse(self._leases, child, call.token, call.number)
         except OutliveError as error:
             return Reply(call.number, str(error).encode(), type(error).__name__)
         except Exception as error:
@@ -112,6 +122,10 @@ class JobCalls:
                 raise _HeldUpError from error
             if call.verb != "wait" or child.exited:
                 raise
+        except psycopg.Error as error:
+            if error.sqlstate == STALE:
+                raise _GoneError from error
+            raise
         try:  # A wait is not given up, unless it would be for ever. That is not known while the database is away.
             blocks_itself = await session.run(store.blocks_itself(call.token))
         except psycopg.OperationalError as error:
@@ -126,7 +140,7 @@ class JobCalls:
         if call.verb == "arguments" and token is not None:
             found = await session.run(store.arguments(token, int(call.body)))
             if found is None:
-                raise _stale(token)
+                raise _GoneError
             return found
         if call.verb == "inputs" and token is not None:
             first, skip = map(int, call.body.split())
@@ -138,7 +152,7 @@ class JobCalls:
         if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))
             if not batch:
-                raise _stale(token)
+                raise _GoneError
             return batch[0].bytes if batch[0] else b""
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which does not exist")
@@ -152,7 +166,3 @@ _BLOCKS_ITSELF = (
     "the job can't wait while a transaction is open in which it has called `once`: that locks its attempt, so the wait"
     " can't begin. Commit it first"
 )
-
-
-def _stale(token: int) -> StaleAttempt:
-    return StaleAttempt(f"attempt {token} is no longer under way")

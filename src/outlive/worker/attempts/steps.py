@@ -22,6 +22,8 @@ from outlive.errors import BadArguments, StaleAttempt
 from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import Call, KeptStep, Reply
+from outlive.worker.attempts.leases import Leases
+from outlive.worker.attempts.staleness import refuse
 from outlive.worker.ending.outbox import never_accepted
 from outlive.worker.limits import running_time
 from outlive.worker.loops import wait
@@ -59,8 +61,8 @@ _Waiting = dict[tuple[int, str], _Asked]
 
 
 class StepWriter:
-    def __init__(self, worker: UUID, session: Runner) -> None:
-        self._worker, self._session = worker, session
+    def __init__(self, worker: UUID, session: Runner, leases: Leases) -> None:
+        self._worker, self._session, self._leases = worker, session, leases
         self._asked: _Waiting = {}
         """The steps that wait, in their order: a checkpoint replaces the one before."""
         self._locked: dict[int, _Waiting] = {}
@@ -165,7 +167,13 @@ class StepWriter:
                 self._answer(waiting, portion[0], _refusal(portion[0].number, refusal))
             return
         for one in portion:
-            self._answer(waiting, one, _reply(one, kept))
+            self._answer(waiting, one, self._reply(one, kept))
+
+    def _reply(self, one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply | None:
+        key = (one.job.id, one.step.name)
+        if key not in kept:
+            return refuse(self._leases, one.child, one.job.token, one.number)
+        return Reply(one.number, kept[key] or b"")
 
     def _set_aside(self, first: _Asked) -> None:
         """A lock holds up this step: all of its attempt wait, in their order. An older one must not be written last."""
@@ -178,11 +186,12 @@ class StepWriter:
             theirs = [key for key in self._asked if key[0] == job.token]
             self._locked[job.token] = {key: self._asked.pop(key) for key in theirs}
 
-    def _answer(self, waiting: _Waiting, one: _Asked, reply: Reply) -> None:
+    def _answer(self, waiting: _Waiting, one: _Asked, reply: Reply | None) -> None:
         """It waits no more. If it was replaced meanwhile, it has its answer already."""
         if waiting.get(one.key) is one:
             del waiting[one.key]
-            one.child.answer(reply)
+            if reply is not None:
+                one.child.answer(reply)
 
 
 def _size(waiting: _Waiting) -> int:
@@ -200,13 +209,6 @@ def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
             size_bytes, portion = 0, []
     if portion:
         yield portion
-
-
-def _reply(one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply:
-    key = (one.job.id, one.step.name)
-    if key not in kept:
-        return _refusal(one.number, StaleAttempt(f"attempt {one.job.token} is no longer under way"))
-    return Reply(one.number, kept[key] or b"")
 
 
 def _refusal(number: int, error: Exception) -> Reply:
