@@ -312,6 +312,14 @@ def test_queues_can_be_listed_paused_and_resumed(cli, queue):
     assert again.err == "outlive: queue slow was not paused; the paused queues: none\n"
 
 
+def test_a_queue_of_which_all_jobs_are_suspended_says_so(cli, queue):
+    queue.register_worker()
+    queue.make_suspended()
+    assert "suspended" in cli("queues").out
+    [row] = cli("queues", "--json").json
+    assert (row["waiting"], row["blocked"], row["suspended"]) == (0, 0, 1)
+
+
 def test_pausing_an_unused_queue_names_the_others(cli, queue):
     queue.make(queue="slow")
     ran = cli("queues", "pause", "slwo")

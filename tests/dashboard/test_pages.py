@@ -223,8 +223,11 @@ def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dash
     assert "No queue is known yet" in words(dashboard.get("/queues"))
     queue.register_task(queue="mail")
     queue.make_finished(queue="busy")
-    eventually(lambda: "mail on 0 0 0 0 0 0" in words(dashboard.get("/queues")), what="a queue without jobs")
-    assert re.search(r"busy on 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
+    queue.register_worker()
+    queue.make_suspended(queue="asleep")
+    eventually(lambda: "mail on 0 0 0 0 0 0 0" in words(dashboard.get("/queues")), what="a queue without jobs")
+    assert "asleep on 0 0 0 0 1 0" in words(dashboard.get("/queues"))
+    assert re.search(r"busy on 0 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
 
 
 def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard):

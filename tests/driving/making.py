@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from outlive import config, db, store
 from outlive.model import Claimed, Ended, JobRequest, Lane, new_job_id
 from outlive.policy import TaskRow, exponential
+from outlive.protocol import Wait
 from outlive.states import Outcome, State
 
 Connect = Callable[[], "Queue"]
@@ -196,6 +197,14 @@ def make_quarantined(connection: db.Connection, *, crashes: int = 1, **wanted: A
     return job
 
 
+def make_suspended(connection: db.Connection, **wanted: Any) -> UUID:
+    """Make a job that sleeps for an hour in its first attempt."""
+    job = make(connection, **wanted)
+    wait = Wait(claim_job(connection, job).token, "sleep", after_s=3600.0)
+    assert db.run(connection, store.suspend(WORKER, wait)).outcome == "suspended"
+    return job
+
+
 def keep_steps(connection: db.Connection, job: UUID, *names: str) -> None:
     """Keep steps of a job, in this order, each with its own name as its value."""
     for name in names:
@@ -309,6 +318,7 @@ class Queue(db.Connection):
     run_job = run_job
     make_finished = make_finished
     make_quarantined = make_quarantined
+    make_suspended = make_suspended
     keep_steps = keep_steps
     state_of = state_of
     make_ready = make_ready

@@ -127,6 +127,8 @@ def test_a_queue_has_the_rate_of_its_last_five_minutes_and_how_long_its_jobs_wai
     queue.run_job(queue.make(queue="mail", task="other"), Outcome.FAILED, final=True)
     queue.make_finished(queue="calm")
     queue.execute("update outlive.attempts set ended_at = ended_at - interval '6 minutes' where queue = 'calm'")
+    queue.register_worker()
+    queue.make_suspended(queue="calm")
     queue.set_now(later_s=60)
     found = {row["name"]: row for row in queue.run(store.queues_with_rates())}
     assert [(name, row["per_minute"], row["rate_estimated"]) for name, row in found.items()] == [
@@ -135,6 +137,7 @@ def test_a_queue_has_the_rate_of_its_last_five_minutes_and_how_long_its_jobs_wai
     ]
     assert found["mail"]["waited_s"] == [2, pytest.approx(3.8)]
     assert found["calm"]["waited_s"] is None
+    assert [row["suspended"] for row in found.values()] == [1, 0]
 
 
 def test_the_rate_of_a_busy_queue_is_that_of_its_newest_ends(queue):

@@ -15,10 +15,10 @@ from outlive.model import new_job_id
 from outlive.states import Outcome, State
 from outlive.store import JobFilter
 from tests.driving.databases import new_database
-from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined
+from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined, make_suspended
 from tests.store.noon import database_url, fresh_at_noon  # noqa: F401
 
-ALL = [*range(8)]
+ALL = [*range(len(State))]
 """The jobs of the fixture, in the order in which they were made."""
 
 
@@ -53,6 +53,8 @@ def jobs(queue: Queue) -> list[Any]:
     after_a_minute(make_finished)
     after_a_minute(make_finished, Outcome.FAILED)
     queue.run(store.cancel([after_a_minute(make)]))
+    after_a_minute(make_suspended)
+    assert sorted(str(queue.state_of(job)) for job in made) == sorted(State)
     queue.set_now(later_s=600.0)
     return made
 
@@ -61,11 +63,13 @@ def jobs(queue: Queue) -> list[Any]:
     ("wanted", "expected"),
     [
         ({}, ALL[::-1]),
-        ({"states": tuple(State)}, [1, 7, 6, 5, 4, 3, 2, 0]),
+        ({"states": tuple(State)}, [1, 8, 7, 6, 5, 4, 3, 2, 0]),
+        ({"since_s": 4000.0}, [1, 8, 7, 6, 5, 4, 3, 2, 0]),
         ({"states": (State.PENDING,)}, [0]),
         ({"states": (State.RETRYABLE,)}, [1]),
         ({"states": (State.RUNNING,)}, [2]),
         ({"states": (State.BLOCKED, State.QUARANTINED)}, [4, 3]),
+        ({"states": (State.SUSPENDED,)}, [8]),
         ({"states": (State.SUCCEEDED, State.FAILED)}, [6, 5]),
         ({"states": (State.CANCELLED, State.PENDING)}, [7, 0]),
         ({"task": "shop.parse"}, [0]),
@@ -75,11 +79,11 @@ def jobs(queue: Queue) -> list[Any]:
         ({"source": "shop", "states": (State.FAILED,)}, []),
         ({"worker": "crawler-1"}, [6, 5, 4, 2, 1]),
         ({"worker": str(WORKER), "states": (State.RUNNING,)}, [2]),
-        ({"since_s": 270.0}, [1, 7, 6]),
+        ({"since_s": 270.0}, [1, 8, 7, 6]),
         ({"since_s": 270.0, "states": (State.FAILED,)}, [6]),
         ({"since_s": 430.0, "states": (State.BLOCKED, State.CANCELLED)}, [7, 3]),
         ({"older_s": 270.0, "states": (State.SUCCEEDED, State.FAILED, State.QUARANTINED)}, [5, 4]),
-        ({"task": "work", "queue": "default", "source": ""}, [7, 6, 5, 4, 3]),
+        ({"task": "work", "queue": "default", "source": ""}, [8, 7, 6, 5, 4, 3]),
         ({"worker": "crawler-1", "states": (State.SUCCEEDED,), "task": "work", "older_s": 60.0}, [5]),
         ({"worker": "crawler-2"}, []),
         ({"text": "überBLICK"}, [0]),

@@ -22,6 +22,7 @@ QUEUES = (
     Column("ready", count_of("ready", rough=True), "right"),
     Column("running", count_of("running"), "right"),
     Column("blocked", count_of("blocked"), "right"),
+    Column("suspended", count_of("suspended", rough=True), "right", spare=1),
     Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
     Column("oldest ready", time_of("oldest_ready_at"), wide=True),
 )

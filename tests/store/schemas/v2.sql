@@ -3538,7 +3538,7 @@ set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan
 -- in: the locale of the database says which letters it knows, and a client may know others.
 declare
   every_state text[] := coalesce(
-    states, '{pending,retryable,running,blocked,quarantined,succeeded,failed,cancelled}');
+    states, '{pending,retryable,running,blocked,suspended,quarantined,succeeded,failed,cancelled}');
   from_at timestamptz := coalesce(outlive.now() - since_s * interval '1 second', '-infinity');
   until_at timestamptz := coalesce(outlive.now() - older_s * interval '1 second', 'infinity');
   every_lane boolean := of_task is null and in_queue is null and of_source is null;

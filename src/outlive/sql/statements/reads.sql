@@ -191,7 +191,8 @@ select * from outlive.queue_states order by name;
 -- long these had waited: p50 and p95.
 select coalesce(q.name, r.queue) as name, coalesce(q.paused, false) as paused, q.paused_at,
   coalesce(q.waiting, 0) as waiting, coalesce(q.ready, 0) as ready, coalesce(q.running, 0) as running,
-  coalesce(q.blocked, 0) as blocked, coalesce(q.quarantined, 0) as quarantined, q.oldest_ready_at,
+  coalesce(q.blocked, 0) as blocked, coalesce(q.suspended, 0) as suspended,
+  coalesce(q.quarantined, 0) as quarantined, q.oldest_ready_at,
   coalesce(q.estimated, false) as estimated, coalesce(r.per_minute, 0) as per_minute,
   coalesce(r.estimated, false) as rate_estimated, r.waited_s
 from outlive.queue_states q full join outlive.queue_rates() r on r.queue = q.name order by 1;
