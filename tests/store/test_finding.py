@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive import db, migrate, store
+from outlive import db, migrate, operations, store
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
+from outlive.operations import selection
+from outlive.operations.selection import Count
 from outlive.states import Outcome, State
 from outlive.store import JobFilter
 from tests.driving.databases import new_database
@@ -79,6 +81,8 @@ def jobs(queue: Queue) -> list[Any]:
         ({"source": "shop", "states": (State.FAILED,)}, []),
         ({"worker": "crawler-1"}, [6, 5, 4, 2, 1]),
         ({"worker": str(WORKER), "states": (State.RUNNING,)}, [2]),
+        ({"worker": "crawler-1", "since_s": 270.0}, [6, 1]),
+        ({"worker": "crawler-1", "since_s": 500.0, "older_s": 270.0}, [5, 4, 2]),
         ({"since_s": 270.0}, [1, 8, 7, 6]),
         ({"since_s": 270.0, "states": (State.FAILED,)}, [6]),
         ({"since_s": 430.0, "states": (State.BLOCKED, State.CANCELLED)}, [7, 3]),
@@ -182,6 +186,40 @@ def test_the_failed_jobs_of_a_busy_worker_are_found_beside_many_of_others(queue)
             rows = sum(sum(row[1:]) for row in after) - sum(sum(row[1:]) for row in before)
             assert rows < 200, f"{sorted(set(before) ^ set(after))}"
         assert (set(found.ids), found.next) == (expected, None)
+
+
+def test_the_jobs_of_a_worker_and_a_time_are_found_beside_many_of_others(queue):
+    queue.set_now()
+    queue.register_worker()
+    job = queue.make()
+    queue.run_job(job, Outcome.FAILED, after_s=0.0)
+    queue.run_job(job)  # On another worker, but the busy one has run it, too.
+    queue.execute(MANY)
+    ran = "update outlive.attempts set worker_name = 'busy' where token < -6000 or job_id = %s and attempt = 1"
+    queue.execute(ran, [job])
+    queue.execute("analyze outlive.jobs, outlive.attempts")
+    read = "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables"
+    for since_s, older_s, expected in ((5000.0, None, 1), (6030.0, 6000.0, 10), (None, 12_001.0, 0)):
+        with queue.transaction():
+            before = queue.value(read)
+            found = queue.run(store.find_jobs(JobFilter(worker="busy", since_s=since_s, older_s=older_s), limit=50))
+            assert queue.value(read) - before < 200
+        assert (len(found.ids), found.next) == (expected, None)
+
+
+def test_a_count_without_patience_looks_at_few_of_the_jobs_that_it_has_to_check_one_by_one(queue):
+    queue.execute(MANY)
+    looked = []
+
+    def ask(statement: Any) -> Any:
+        found = queue.run(statement)
+        looked.append(found.looked)
+        return found
+
+    wanted = JobFilter(worker="other", states=(State.SUCCEEDED,))
+    assert operations.run(selection.count(wanted, patience_s=0.0), ask) == Count(100, more=True)
+    assert operations.run(selection.count(wanted, patience_s=60.0), ask) == Count(4000)
+    assert looked == [100, 100, 200, 400, 800, 1600, 900]
 
 
 def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url):

@@ -3490,30 +3490,38 @@ begin
 end $$;
 
 create or replace function outlive.jobs_of_workers(
-  names text[], ended_in text[], past_at timestamptz, past_id uuid, oldest boolean, most int)
+  names text[], ended_in text[], from_at timestamptz, until_at timestamptz, past_at timestamptz, past_id uuid,
+  oldest boolean, most int)
 returns table (at timestamptz, id uuid, attempt int) language plpgsql stable set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_custom_plan as $$
 -- The first jobs past a position that workers of these names run, by the time at which their attempt began, or
 -- have run, by the time at which it ended, if it ended in one of these states. A job is there once for each of its
--- attempts.
+-- attempts. Those that run or have finished their job are of this time, which is that of the job's state. Others
+-- are of any time.
 #variable_conflict use_column
 begin
   return query
   select n.at, n.id, n.attempt from (
     select a.at, a.id, a.attempt from unnest(names) k(name), unnest(ended_in) e(state), lateral (
-      select hashtextextended(e.state, hashtextextended(k.name, 0)) as hash) h, lateral (
+      select hashtextextended(e.state, hashtextextended(k.name, 0)) as hash,
+        case when e.state = any('{succeeded,failed,cancelled}') then from_at else '-infinity' end as first_at,
+        case when e.state = any('{succeeded,failed,cancelled}') then until_at else 'infinity' end as end_at) h,
+    lateral (
       (select t.ended_at as at, t.job_id as id, t.attempt from outlive.attempts t
        where oldest and hashtextextended(t.state, hashtextextended(t.worker_name, 0)) = h.hash
-         and t.ended_at >= past_at and (t.ended_at, t.job_id) > (past_at, past_id)
+         and t.ended_at >= greatest(h.first_at, past_at) and t.ended_at < h.end_at
+         and (t.ended_at, t.job_id) > (past_at, past_id)
        order by t.ended_at, t.job_id limit most)
       union all
       (select t.ended_at, t.job_id, t.attempt from outlive.attempts t
        where not oldest and hashtextextended(t.state, hashtextextended(t.worker_name, 0)) = h.hash
+         and t.ended_at >= h.first_at and t.ended_at < h.end_at
          and t.ended_at <= past_at and (t.ended_at, t.job_id) < (past_at, past_id)
        order by t.ended_at desc, t.job_id desc limit most)) a
     union all
     select r.started_at, r.id, r.attempt from outlive.running r join outlive.workers k on k.id = r.worker
-    where k.name = any(names) and case when oldest then (r.started_at, r.id) > (past_at, past_id)
+    where k.name = any(names) and r.started_at >= from_at and r.started_at < until_at
+      and case when oldest then (r.started_at, r.id) > (past_at, past_id)
       else (r.started_at, r.id) < (past_at, past_id) end) n
   order by case when oldest then n.at end, case when oldest then n.id end, n.at desc, n.id desc limit most;
 end $$;
@@ -3529,7 +3537,7 @@ set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan
 -- null takes every job. The place says where to look: in all jobs (`ids`) or those of a batch, by id; in what a
 -- worker runs and has run (`worker`), by time, where each job counts with its last attempt; or in lanes, by the
 -- time of their state. The first page, which has no position yet, looks in lanes if the batch or the worker has
--- many jobs.
+-- many jobs that may not match.
 -- It looks at no more than `look` jobs past a position, so its time is bounded however rare a match is. It returns
 -- the ids of the first jobs that match (none if only their number is wanted), how many these are, how many jobs it
 -- has looked at, and the position where the next page begins. No position: the place has no more jobs.
@@ -3549,6 +3557,9 @@ declare
   ended_in text[] := array(  -- An attempt that has finished its job in another state is not one of these jobs'.
     select s from unnest('{succeeded,pending,retryable,failed,quarantined,cancelled}'::text[]) s
     where s <> all(finished) or s = any(every_state));
+  in_vain text[] := array(  -- After attempts that ended so, a job may well not match.
+    select s from unnest(ended_in) s
+    where not every_lane or not coalesce(states && finished, true) or not every_time and s <> all(finished));
 begin
   words := lower(words);
   if past_at is null then
@@ -3557,11 +3568,11 @@ begin
       else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end::uuid;
     if place = 'batch' and not (states is null and every_lane and every_time)
         and exists (select from outlive.jobs j where j.batch = in_batch offset 1000)
-      or place = 'worker' and not ((states is null or states && finished) and every_lane and every_time)
-        and exists (select from unnest(names) k(name), unnest(ended_in) e(state), lateral (
+      or place = 'worker'
+        and exists (select from unnest(names) k(name), unnest(in_vain) e(state), lateral (
           select from outlive.attempts a
           where hashtextextended(a.state, hashtextextended(a.worker_name, 0))
-            = hashtextextended(e.state, hashtextextended(k.name, 0))) a offset 1000) then
+            = hashtextextended(e.state, hashtextextended(k.name, 0)) limit 1001) a offset 1000) then
       place := 'lanes';
     end if;
   end if;
@@ -3581,7 +3592,8 @@ begin
        where place = 'batch' and oldest and j.batch = in_batch and j.id > past_id order by j.id limit look)
       union all
       (select w.at, w.id, null, w.attempt
-       from outlive.jobs_of_workers(names, ended_in, past_at, past_id, oldest, look) w where place = 'worker')
+       from outlive.jobs_of_workers(names, ended_in, from_at, until_at, past_at, past_id, oldest, look) w
+       where place = 'worker')
       union all
       (select l.at, l.id, l.state, null from outlive.jobs_by_lane(every_state, of_task, in_queue, of_source,
          from_at, until_at, past_at, past_id, oldest, look) l
