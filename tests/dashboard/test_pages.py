@@ -15,7 +15,7 @@ from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import KILLED, WORKER, Queue
+from tests.driving.making import KILLED, WORKER, Queue, new_worker
 from tests.waiting import eventually
 
 
@@ -125,6 +125,13 @@ def test_a_worker_is_busy_in_its_slots_and_what_it_has_claimed_ahead_is_told_apa
     queue.claim(limit=10)
     assert "4 of 4, 6 claimed ahead" in words(dashboard.get("/workers"))
     assert "4 of 4, 6 claimed ahead" in " ".join(Cli(database_url)("workers").out.split())
+
+
+def test_an_active_worker_was_seen_now_and_a_dead_one_when_its_last_heartbeat_came(dashboard, queue):
+    for state in ("active", "dead"):
+        queue.register_worker(new_worker(), name=state, state=state)
+    active, dead = re.findall('data-label="Heartbeat"[^>]*>(.*?)</td>', dashboard.get("/workers").text)
+    assert (active, "<time" in dead) == ("now", True)
 
 
 def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):

@@ -297,6 +297,17 @@ class SettingsTests(TestCase):
 
 
 class AdminTests(TestCase):
+    def test_an_active_worker_was_seen_now_and_a_dead_one_when_its_last_heartbeat_came(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("""
+                insert into outlive.workers (id, name, hostname, pid, version, slots, state, started_at, last_seen)
+                select gen_random_uuid(), state, 'here', 1, '0.2', 1, state, '2026-01-01', '2026-02-03 12:00Z'
+                from unnest('{active,dead}'::text[]) state""")
+        self.client.force_login(User.objects.create_superuser("ada"))
+        page = self.client.get("/admin/outlive/worker/").content.decode()
+        dead, active = sorted(re.findall('class="field-seen[^"]*">(.*?)</td>', page))
+        assert (active, "Feb. 3, 2026" in dead) == ("now", True)
+
     def test_the_pages_list_and_change_nothing(self) -> None:
         result = tasks.add.enqueue(31415)
         assert dumped() == []

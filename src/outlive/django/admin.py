@@ -224,7 +224,12 @@ class WorkerAdmin(ReadOnly):
         "running",
         "busy_slots",
         "slots",
-        "last_seen",
+        "seen",
         "trouble",
         "dashboard",
     )
+
+    @admin.display(description="last seen", ordering="last_seen")
+    def seen(self, worker: Worker) -> Any:
+        """An active one holds its lock at this moment: its heartbeats are rarer than that."""
+        return "now" if worker.state == "active" else worker.last_seen
