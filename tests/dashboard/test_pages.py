@@ -226,6 +226,19 @@ def test_of_more_sources_than_a_page_shows_those_in_trouble_come_first_and_it_sa
     assert "first 1,000 sources, those in trouble first. outlive sources --limit 100000 lists more." in shown
 
 
+def test_a_source_is_found_by_the_beginning_of_its_name(dashboard, queue, database_url):
+    names = [f"shop-{n:04}" for n in range(1001)]
+    queue.run(store.register_sources([SourceLimits(name) for name in [*names, "100%"]]))
+    shown = words(dashboard.get("/sources?name=shop-100"))
+    assert "shop-1000 closed 0 of 5 no limit Pause Set" in shown
+    assert "shop-0100" not in shown
+    assert "No source has a name that begins with shop-2" in words(dashboard.get("/sources?name=shop-2"))
+    assert "No source has a name that begins with %" in words(dashboard.get("/sources?name=%25"))
+    cli = Cli(database_url)
+    assert [row["name"] for row in cli("sources", "--name", "shop-100", "--json").json] == ["shop-1000"]
+    assert "no source has a name that begins with shop-2" in cli("sources", "--name", "shop-2").out
+
+
 def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dashboard, queue):
     assert "No queue is known yet" in words(dashboard.get("/queues"))
     queue.register_task(queue="mail")

@@ -46,7 +46,11 @@ sources_app = group("sources")
 
 
 @command(sources_app, callback=True)
-def sources(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence[Row]]:
+def sources(
+    context: CommandContext,
+    name: Annotated[str, typer.Option(help="Only those whose name begins with this.")] = "",
+    limit: ManyRows = 1000,
+) -> Listing[Sequence[Row]]:
     """List the sources, those in trouble first; set their limits, pause, resume and remove them.
 
     Example: outlive sources --watch
@@ -54,11 +58,11 @@ def sources(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence
 
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
-            return "no app has declared a source"
+            return text(f"no source has a name that begins with {name}" if name else "no app has declared a source")
         more = f"these are the first {limit:,}, and there may be more: --limit" if len(rows) == limit else ""
         return screen.stacked(screen.table(SOURCES, rows), *([text((more, "dim"))] if more else []))
 
-    return Listing(lambda: context.run(store.list_sources(limit=limit)), show)
+    return Listing(lambda: context.run(store.list_sources(begins=name, limit=limit)), show)
 
 
 @command(sources_app, "set")

@@ -47,8 +47,9 @@ async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:
-    rows = await site.database.run(store.list_sources(limit=SOURCES))
-    return {"title": "Sources", "sources": rows, "most": SOURCES}
+    begins = visit.get("name") or ""
+    rows = await site.database.run(store.list_sources(begins=begins, limit=SOURCES))
+    return {"title": "Sources", "sources": rows, "begins": begins, "most": SOURCES}
 
 
 async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:

@@ -198,8 +198,9 @@ select coalesce(q.name, r.queue) as name, coalesce(q.paused, false) as paused, q
 from outlive.queue_states q full join outlive.queue_rates() r on r.queue = q.name order by 1;
 
 -- name: list_sources
--- Every source, with the limits that hold now.
+-- The sources whose names begin so, with the limits that hold now; those in trouble first.
 select * from outlive.source_health h
+where starts_with(h.name, :begins::text)
 order by h.enabled and h.breaker = 'closed' and h.failure_streak = 0, h.name limit :limit::int;
 
 -- name: list_records
