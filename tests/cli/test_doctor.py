@@ -22,7 +22,6 @@ from outlive.operations.findings import (
     judge_jobs,
     judge_locks,
     judge_server,
-    judge_tasks,
     judge_vacuum,
 )
 from outlive.states import Outcome, State
@@ -312,7 +311,20 @@ def test_a_job_whose_task_no_worker_has_is_found(cli, queue):
     assert "no active worker has the task work and serves the queue slow" in shown
     assert "if all have --queues, let one serve slow" in shown
     assert "no active worker has the task or serves the queue of: shop.gone, work; " + RESTART in cli("jobs").out
-    assert judge_tasks([], []) is not None
+
+
+def test_a_job_that_no_worker_can_run_is_found_behind_more_lanes_than_are_listed(cli, queue):
+    queue.register_worker()
+    queue.execute("update outlive.workers set queues = '{default}'")
+    queue.make(queue="slow")
+    queue.execute("""
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+        select 'default', '', 'task ' || n, 5, now() - interval '1 hour', gen_random_uuid()
+        from generate_series(1, 10000) n""")
+    said = "no active worker has the task work and serves the queue slow: jobs wait"
+    assert findings(cli)[said]["level"] == "problem"
+    queue.execute("delete from outlive.waiting where queue = 'slow'")
+    assert "every job that is ready has a worker with its task" in findings(cli)
 
 
 def test_clocks_that_differ_are_found(database_url):

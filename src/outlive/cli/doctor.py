@@ -121,6 +121,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
         looks("the queues", store.list_queues()),
         workers,
         looks("the lanes", store.list_lanes(limit=10_000)),
+        looks("the tasks without a worker", store.unserved_lanes()),
         looks("the sources", store.list_sources()),
         looks("the schedules", store.list_schedules()),
     )

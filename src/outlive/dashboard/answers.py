@@ -141,6 +141,7 @@ class Answers:
         self.queue_rates = KeptAnswer(database, store.queues_with_rates())
         self.tasks = KeptAnswer(database, store.list_tasks(limit=MOST_TASKS))
         self.lanes = KeptAnswer(database, store.list_lanes(limit=MOST_LANES))
+        self.unserved_lanes = KeptAnswer(database, store.unserved_lanes())
         self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
         self._noting: asyncio.Task[None] | None = None
@@ -154,7 +155,8 @@ class Answers:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        for one in (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes):
+        kept = (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes, self.unserved_lanes)
+        for one in kept:
             await one.stop()
 
     async def _note_depths(self) -> None:

@@ -51,6 +51,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     killers = await run(store.list_killers(limit=FEW))
     stuck = await run(store.list_stuck(limit=FEW))
     lanes = await site.answers.lanes.get()
+    unserved = await site.answers.unserved_lanes.get()
     queues = await site.answers.queues.get()
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
@@ -66,7 +67,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     lately = store.JobFilter(states=(State.FAILED,), since_s=findings.HOUR_S)
     failed = await site.database.do(selection.count(lately, patience_s=PATIENCE_S))
     found = [
-        *findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S),
+        *findings.judge_work(health, queues, workers, lanes, unserved, sources, schedules, within_s=findings.HOUR_S),
         findings.judge_failures(failed, within_s=findings.HOUR_S),
     ]
     return {

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
@@ -161,6 +161,7 @@ def judge_work(
     queues: Rows | None,
     workers: Rows | None,
     lanes: Rows | None,
+    unserved_lanes: Sequence[tuple[Any, ...]] | None,
     sources: Rows | None,
     schedules: Rows | None,
     *,
@@ -171,8 +172,8 @@ def judge_work(
         yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
     if workers is not None:
         yield from judge_workers(workers, within_s=within_s)
-    if lanes is not None and workers is not None:
-        yield from judge_tasks(lanes, workers)
+    if lanes is not None and unserved_lanes is not None and any(row["state"] == "active" for row in workers or []):
+        yield from _judge_tasks(lanes, unserved_lanes)
     if lanes is not None and queues is not None:
         yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
     if lanes is not None and sources is not None:
@@ -278,16 +279,22 @@ def withdrawn(schedule: Row) -> Finding:
     return Finding("advice", what, f"start a worker that declares it, or make it the operators' own: {own}")
 
 
-def judge_tasks(lanes: Rows, workers: Rows) -> Iterator[Finding]:
-    """Findings about jobs that no active worker can run."""
-    if not any(worker["state"] == "active" for worker in workers):
-        return  # That is a finding of its own.
-    found = store.unserved(lanes, workers)
-    lacking = {lane["task"]: lane["lacking"] for lane in lanes}
-    for (task, queue), ready in found.most_common(MOST_NAMED):
-        what, cure = unserved(task, queue, lacking[task])
+def _judge_tasks(lanes: Rows, unserved_lanes: Sequence[tuple[Any, ...]]) -> Iterator[Finding]:
+    """Findings about jobs that no active worker can run. Without an active worker, that is a finding of its own.
+
+    The list of lanes begins with those that have most ready jobs. If it ends before those that have none, the lanes
+    beyond it may have some.
+    """
+    ready: Counter[tuple[Any, ...]] = Counter()
+    for lane in lanes:
+        ready[lane["task"], lane["queue"]] += lane["ready"]
+    beyond = bool(lanes and lanes[-1]["ready"])
+    found = [lane for lane in unserved_lanes if ready.get(lane[:2], beyond)]
+    for task, queue, lacking in sorted(found, key=lambda lane: -ready[lane[:2]])[:MOST_NAMED]:
+        what, cure = unserved(task, queue, lacking)
+        many = f"{_are(jobs, 'job')} ready" if (jobs := ready[task, queue]) else "jobs wait"
         next = f"{cure}; {program.command('workers')}"
-        yield Finding("problem", f"{what}: {_are(ready, 'job')} ready", next, "jobs", {"task": task, "queue": queue})
+        yield Finding("problem", f"{what}: {many}", next, "jobs", {"task": task, "queue": queue})
     if not found:
         yield Finding("fine", "every job that is ready has a worker with its task")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -148,18 +147,3 @@ def lock_holders() -> Statement[Table]: ...
 def clock() -> Statement[float]: ...
 @decoded_by(scalar)
 def schema_version(mine: int) -> Statement[int | None]: ...
-
-
-def unserved(lanes: Sequence[Mapping[str, Any]], workers: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
-    """How many jobs are ready that no active worker can run, by task and queue."""
-    active = [worker for worker in workers if worker["state"] == "active"]
-    found: Counter[tuple[str, str]] = Counter()
-    for lane in lanes:
-        if lane["ready"] and not any(_serves(worker, lane) for worker in active):
-            found[lane["task"], lane["queue"]] += lane["ready"]
-    return found
-
-
-def _serves(worker: Mapping[str, Any], lane: Mapping[str, Any]) -> bool:
-    has_task = worker["tasks"] is None or lane["task"] in worker["tasks"]
-    return has_task and (worker["queues"] is None or lane["queue"] in worker["queues"])
