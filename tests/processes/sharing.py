@@ -266,3 +266,11 @@ async def nap(seconds: float, kills: bool = False) -> None:
 
         os.kill(parent_of(parent_of(os.getppid())), signal.SIGKILL)
         await asyncio.sleep(600)
+
+
+@app.task(share=50, recycle_after=60, max_losses=3, timeout="60s")
+async def noted(file: str, go: str) -> None:
+    """It notes its process, and waits for a file."""
+    with open(file, "a") as notes:  # noqa: ASYNC230
+        notes.write(f"{os.getpid()}\n")
+    await _until(go)

@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outlive import State, config
+from outlive import State, config, store
 from outlive.states import Outcome
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.processes import configured
-from tests.processes.sharing import app, hasty, large, mixed, nap, threaded
+from tests.processes.sharing import app, hasty, large, mixed, nap, noted, threaded
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -127,6 +127,38 @@ def test_a_process_in_which_a_task_of_a_cancelled_job_goes_on_is_replaced(start,
     assert worker.says("go on although they are cancelled")
     assert mixed.enqueue("", str(go)).result(timeout=30) != first.result(timeout=30)
 
+
+@pytest.mark.parametrize("why", ["their processes died", "a process has run many", "workers differ"])
+def test_all_suspects_that_are_claimed_together_begin_at_once_in_one_process(start, queue, go, tmp_path, why):
+    """Those that wait in a worker would be charged with its death."""
+    worker, notes = start(slots=1, target=TARGET), tmp_path / "notes"
+    if why == "a process has run many":
+        go.touch()
+        for job in app.enqueue_many(noted.job(str(tmp_path / "before"), str(go)) for _ in range(55)):
+            job.result(timeout=30)
+        go.unlink()
+    elif why == "workers differ":
+        queue.execute("update outlive.tasks set share = 500")
+    queue.run(store.pause_queue("default"))
+    app.enqueue_many(noted.job(str(notes), str(go)) for _ in range(60))
+    queue.execute(SUSPECTS, [int(why == "their processes died")])
+    queue.run(store.resume_queue("default"))
+    eventually(notes.exists, within_s=20)
+    claimed = queue.value("select count(*) from outlive.running")
+    eventually(partial(_has_lines, notes, claimed), within_s=3, what=f"{claimed} have begun")
+    assert len({*notes.read_text().splitlines()}) == 1
+    worker.kill_with_zygote()
+    start(slots=1, target=TARGET, queues="none")
+    eventually(lambda: not queue.value("select count(*) from outlive.running"), within_s=20)
+    assert queue.value("select count(*) from outlive.held where losses = 3") == claimed
+
+
+SUSPECTS = """
+with w as (delete from outlive.waiting returning *)
+insert into outlive.held (
+  id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
+select id, 'suspect', now(), 'vanished', queue, source, task, priority, ready_at, 3, 0, %s, 2 from w
+"""
 
 UNFINISHED = """
 select (select count(*) from outlive.waiting) + (select count(*) from outlive.running)

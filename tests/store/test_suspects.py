@@ -119,7 +119,7 @@ def make_suspects(queue: Queue, number: int, *, share: int | None = 500, **wante
 
 
 def together(queue: Queue, most: int = 1024) -> list[Claimed]:
-    return queue.run(store.claim_suspect(BERT, tasks=[TASK], most=most))
+    return queue.run(store.claim_suspect(BERT, tasks=[TASK], most=[most]))
 
 
 @pytest.mark.parametrize(("losses", "elsewhere", "crowd"), CROWDS)
@@ -160,6 +160,20 @@ def test_suspects_of_other_tasks_and_with_other_losses_do_not_run_together(queue
     queue.execute("update outlive.held set task = 'other' where id = any(%s)", [jobs[:2]])
     queue.execute("update outlive.held set losses = 3 where id = any(%s)", [jobs[2:5]])
     assert sorted(len(together(queue)) for _ in range(3)) == [0, 3, 5]
+
+
+def test_suspects_whose_processes_have_died_run_alone(queue):
+    jobs = make_suspects(queue, 6)
+    queue.execute("update outlive.held set crashes = 1 where id = any(%s)", [[jobs[0], jobs[3]]])
+    claims = [[one.id for one in together(queue)] for _ in range(3)]
+    assert sorted(map(sorted, claims)) == sorted(map(sorted, [[jobs[0]], [jobs[3]], [*jobs[1:3], *jobs[4:]]]))
+    assert queue.values("select id from outlive.running where alone order by id") == [jobs[0], jobs[3]]
+
+
+def test_as_many_suspects_run_together_as_the_worker_can_begin_of_their_task(queue):
+    make_suspects(queue, 10)
+    claim = store.claim_suspect(BERT, tasks=["other", TASK], most=[500, 3])
+    assert [len(queue.run(one)) for one in (claim, store.claim_suspect(BERT, tasks=[TASK]))] == [3, 1]
 
 
 def test_suspects_that_run_together_pay_their_source(queue):

@@ -16,12 +16,12 @@ def claim_suspect(
     *,
     tasks: Sequence[str],
     queues: Sequence[str] | None = None,
-    most: int = 1,
+    most: Sequence[int] | None = None,
     lease_s: float = 300.0,
     after_s: float | None = None,
 ) -> Statement[list[Claimed]]:
-    """Claim a suspect, which runs alone in its worker, or up to `most` that share a process, beside nothing else.
-    `after_s`: one that has waited for so long, beside other jobs.
+    """Claim a suspect, which runs alone in its worker, or some that share a process, beside nothing else. `most`: how
+    many of each of the tasks; None: one. `after_s`: one that has waited for so long, beside other jobs.
     """
 
 

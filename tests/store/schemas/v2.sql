@@ -691,9 +691,10 @@ return case when share > 1 then least(elsewhere, 2 * max_losses) else 0 end;
 
 create or replace function outlive.crowd(suspect outlive.held) returns int language sql stable as $$
 -- How many suspects of its task a worker may run at once, with nothing else beside them. One, unless they share
--- a process. As many as that holds while all losses but `max_losses` - 2 are excused. With each further loss fewer
--- by the same factor, so that they are cleared in a few rounds; and one before the two losses that may convict it.
-select case when n.share = 1 then 1 else (
+-- a process: one whose process has died gets its own. As many as that holds while all losses but `max_losses` - 2
+-- are excused. With each further loss fewer by the same factor, so that they are cleared in a few rounds; and one
+-- before the two losses that may convict it.
+select case when n.share = 1 or suspect.crashes > 0 then 1 else (
   select ceil(n.share ^ least(1,
     (2 * p.max_losses - 2 - suspect.losses + outlive.excused(l.elsewhere, p.max_losses, n.share))
     / p.max_losses::double precision))::int
@@ -5326,7 +5327,7 @@ begin
   perform set_config('outlive.sources_after', case when page = 256 then place::text else '' end, false);
   if idle and suspect_waits and (cardinality(lanes) is null or random() < 0.5) then
     got := array(select s.token from outlive.statement_claim_suspect(
-      worker => me.id, tasks => me.tasks, queues => me.queues, most => 1, lease_s => lease_s) s);
+      worker => me.id, tasks => me.tasks, queues => me.queues, lease_s => lease_s) s);
     if cardinality(got) > 0 then
       return got;
     end if;
@@ -6015,7 +6016,7 @@ returns table (token bigint) language sql as $statement$
 select r.token from outlive.running r where r.worker = $1::uuid order by r.token;
 $statement$;
 
-create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null, "worker" uuid default null, "most" int default null, "lease_s" double precision default null)
+create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null, "worker" uuid default null, "most" int[] default null, "lease_s" double precision default null)
 returns table (
    token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
    ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
@@ -6037,11 +6038,12 @@ with first as (
 pick as (
   select h.id from first f, outlive.held h
   where h.why = 'suspect' and h.task = f.task and h.queue = f.queue and h.source = f.source and h.losses = f.losses
+    and (h.crashes = 0 or h.id = f.id)  -- One with crashes gets a process of its own (outlive.crowd).
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and outlive.in_time(h.id)
   order by h.since, h.id limit (
-    select least($5::int, outlive.crowd(l), (
+    select least(coalesce(($5::int[])[array_position($1::text[], l.task)], 1), outlive.crowd(l), (
       select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = l.source))
     from outlive.held l join first f on l.id = f.id)
   for update of h skip locked),
@@ -6318,3 +6320,4 @@ end $$;
 -- The version of the schema in this folder, and the earliest one whose workers and clients can work with it;
 -- upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version, serves) values (2, 2);
+

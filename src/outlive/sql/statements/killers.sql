@@ -1,11 +1,12 @@
 -- Statements about jobs that kill their processes or their workers: suspects, quarantine, and alerts.
 
 -- name: claim_suspect
--- pending (suspect) -> running: one suspect, alone, or :most that share a process, if so many of the first one's
--- task, queue and source have lost as many workers (outlive.crowd). They have the worker to themselves for as
--- many seconds as the last column says. Or -> quarantined, if one is over its crash limit by now. Zero rows: no
--- suspect for this worker, or those found need a slot of their key, for which they queue now. With :after_s it is
--- not alone: a suspect that has waited for so long begins beside other jobs.
+-- pending (suspect) -> running: one suspect, alone, or more that share a process: of the first one's task, queue
+-- and source, which have lost as many workers, as many as outlive.crowd says. :most has, for each of :tasks, how
+-- many the worker can begin at once; null: one. None may wait there, because all are charged with its death. They
+-- have the worker to themselves for as many seconds as the last column says. Or -> quarantined, if one is over its
+-- crash limit by now. Zero rows: no suspect for this worker, or those found need a slot of their key, for which
+-- they queue now. With :after_s it is not alone: a suspect that has waited for so long begins beside other jobs.
 -- returns table (
 --   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
 --   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
@@ -27,11 +28,12 @@ with first as (
 pick as (
   select h.id from first f, outlive.held h
   where h.why = 'suspect' and h.task = f.task and h.queue = f.queue and h.source = f.source and h.losses = f.losses
+    and (h.crashes = 0 or h.id = f.id)  -- One with crashes gets a process of its own (outlive.crowd).
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and outlive.in_time(h.id)
   order by h.since, h.id limit (
-    select least(:most::int, outlive.crowd(l), (
+    select least(coalesce((:most::int[])[array_position(:tasks::text[], l.task)], 1), outlive.crowd(l), (
       select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = l.source))
     from outlive.held l join first f on l.id = f.id)
   for update of h skip locked),

@@ -94,6 +94,12 @@ class Room:
         share = self._slots.tasks[task].share
         return sum(child.seats_left(share) for child in self._slots.children if child.task == task)
 
+    def together(self, task: str) -> int:
+        """How many jobs of this task one process can begin at once while every slot is free."""
+        facts = self._slots.tasks[task]
+        able = [child for child in self._slots.children if child.task == task and child.seats_left(facts.share) > 0]
+        return min([facts.share, *(facts.max_jobs - child.served for child in able)])
+
     def served_tasks(self) -> set[str | None]:
         """The warm tasks whose slots take more jobs when they have done some."""
         now = time.monotonic()

@@ -82,9 +82,10 @@ class SuspectClaim:
     async def claim(self, _: Offer) -> list[Claimed]:
         """Claim a suspect and, whatever is offered, nothing else."""
         after_s = STARVES_S if self.starves else None
-        most = 1 if self.starves else self._bounds.limit(Offer([], MAX_CLAIM)).limit
+        limit = 1 if self.starves else self._bounds.limit(Offer([], MAX_CLAIM)).limit
         self.starves = self._finder.suspect_waits = False
         tasks, queues, lease_s = list(self._slots.tasks), self._slots.queues, self._config.lease_s
+        most = [min(limit, self._slots.room.together(task)) for task in tasks]
         claimed = await self._session.run(
             store.claim_suspect(self._worker, tasks=tasks, queues=queues, most=most, lease_s=lease_s, after_s=after_s)
         )

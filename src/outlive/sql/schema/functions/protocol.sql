@@ -152,7 +152,7 @@ begin
   perform set_config('outlive.sources_after', case when page = 256 then place::text else '' end, false);
   if idle and suspect_waits and (cardinality(lanes) is null or random() < 0.5) then
     got := array(select s.token from outlive.statement_claim_suspect(
-      worker => me.id, tasks => me.tasks, queues => me.queues, most => 1, lease_s => lease_s) s);
+      worker => me.id, tasks => me.tasks, queues => me.queues, lease_s => lease_s) s);
     if cardinality(got) > 0 then
       return got;
     end if;

@@ -95,9 +95,10 @@ return case when share > 1 then least(elsewhere, 2 * max_losses) else 0 end;
 
 create or replace function outlive.crowd(suspect outlive.held) returns int language sql stable as $$
 -- How many suspects of its task a worker may run at once, with nothing else beside them. One, unless they share
--- a process. As many as that holds while all losses but `max_losses` - 2 are excused. With each further loss fewer
--- by the same factor, so that they are cleared in a few rounds; and one before the two losses that may convict it.
-select case when n.share = 1 then 1 else (
+-- a process: one whose process has died gets its own. As many as that holds while all losses but `max_losses` - 2
+-- are excused. With each further loss fewer by the same factor, so that they are cleared in a few rounds; and one
+-- before the two losses that may convict it.
+select case when n.share = 1 or suspect.crashes > 0 then 1 else (
   select ceil(n.share ^ least(1,
     (2 * p.max_losses - 2 - suspect.losses + outlive.excused(l.elsewhere, p.max_losses, n.share))
     / p.max_losses::double precision))::int
