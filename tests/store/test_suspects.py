@@ -162,6 +162,19 @@ def test_suspects_of_other_tasks_and_with_other_losses_do_not_run_together(queue
     assert sorted(len(together(queue)) for _ in range(3)) == [0, 3, 5]
 
 
+def test_a_claim_reads_no_more_suspects_than_it_takes(queue):
+    make_suspects(queue, 100)
+    queue.execute(
+        "insert into outlive.held (id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes,"
+        " losses) select gen_random_uuid(), why, since + n * interval '1 h', queue, source, task, priority, ready_at,"
+        " attempt, failures, crashes, losses from outlive.held, generate_series(1, 99) n"
+    )
+    queue.execute("analyze outlive.held")
+    claim = store.claim_suspect(BERT, tasks=[TASK], most=[1024])
+    nodes = queue.plan(claim.text, claim.parameters)
+    assert max(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) == 63
+
+
 def test_suspects_whose_processes_have_died_run_alone(queue):
     jobs = make_suspects(queue, 6)
     queue.execute("update outlive.held set crashes = 1 where id = any(%s)", [[jobs[0], jobs[3]]])

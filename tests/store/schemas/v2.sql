@@ -148,6 +148,8 @@ create index if not exists held_by_lane on outlive.held (
 create index if not exists held_until on outlive.held (ready_at) where why = 'suspended';
 create index if not exists held_unmet on outlive.held (since) where why = 'dependent' and details is not null;
 create index if not exists held_parked on outlive.held (parked_by) where parked_by is not null;
+create index if not exists held_suspects on outlive.held (queue, source, task, losses, since)
+  where why = 'suspect';
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
@@ -6022,7 +6024,7 @@ returns table (
    ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
    alone_s double precision) language sql as $statement$
 with first as (
-  select h.* from outlive.held h
+  select h.*, h as suspect from outlive.held h
   where h.why = 'suspect'
     and h.task = any($1::text[])
     and ($2::text[] is null or h.queue = any($2::text[]))
@@ -6034,19 +6036,22 @@ with first as (
     and (h.source = '' or outlive.admits_one(h.source))
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and outlive.in_time(h.id)
-  order by h.since, h.id limit 1 for update skip locked),
+  order by h.since limit 1 for update skip locked),
 pick as (
-  select h.id from first f, outlive.held h
-  where h.why = 'suspect' and h.task = f.task and h.queue = f.queue and h.source = f.source and h.losses = f.losses
-    and (h.crashes = 0 or h.id = f.id)  -- One with crashes gets a process of its own (outlive.crowd).
-    and h.ready_at <= outlive.now()
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
-    and outlive.in_time(h.id)
-  order by h.since, h.id limit (
-    select least(coalesce(($5::int[])[array_position($1::text[], l.task)], 1), outlive.crowd(l), (
-      select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = l.source))
-    from outlive.held l join first f on l.id = f.id)
-  for update of h skip locked),
+  select p.id
+  from first f,
+    lateral (
+      select h.id from outlive.held h
+      where h.why = 'suspect' and h.queue = f.queue and h.source = f.source and h.task = f.task
+        and h.losses = f.losses
+        and (h.id = f.id or h.crashes = 0 and f.crashes = 0)  -- Others need a process of their own.
+        and h.ready_at <= outlive.now()
+        and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
+        and outlive.in_time(h.id)
+      order by h.since limit least(
+        coalesce(($5::int[])[array_position($1::text[], f.task)], 1), outlive.crowd(f.suspect), (
+          select (outlive.admits(s, null, true)).free from outlive.sources s where s.name = f.source))
+      for update skip locked) p),
 free as materialized (
   select t.id from outlive.take_slots(array(select p.id from pick p)) t(id)),
 taken as (

@@ -147,6 +147,8 @@ create index if not exists held_by_lane on outlive.held (
 create index if not exists held_until on outlive.held (ready_at) where why = 'suspended';
 create index if not exists held_unmet on outlive.held (since) where why = 'dependent' and details is not null;
 create index if not exists held_parked on outlive.held (parked_by) where parked_by is not null;
+create index if not exists held_suspects on outlive.held (queue, source, task, losses, since)
+  where why = 'suspect';
 create index if not exists held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
