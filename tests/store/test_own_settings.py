@@ -79,6 +79,27 @@ def test_a_reaper_that_has_just_begun_gives_workers_the_time_for_a_heartbeat(que
     assert asyncio.run(swept(anyway=True)) == ["dead"], "a person has asked for it"
 
 
+def test_a_task_has_a_worker_until_that_is_declared_dead(queue, database_url, caplog):
+    """After an outage a sweep may come before its heartbeat."""
+    queue.let_time_pass()
+    queue.make()
+    queue.register_worker(other := new_worker())
+    queue.register_worker(only := new_worker(), heartbeat_s="100ms", stale_s="200ms", dead_s="300ms")
+    queue.execute("update outlive.workers set tasks = array['other'] where id = %s", [other])
+    queue.execute("update outlive.workers set last_seen = clock_timestamp() - interval '1 s' where id = %s", [only])
+
+    async def sweep(*, anyway: bool) -> str:
+        reaper = Reaper(Session(database_url), Config(), Alerts())
+        await reaper.sweep(anyway=anyway)
+        await reaper.session.close()
+        return str(queue.value("select state from outlive.workers where id = %s", only))
+
+    assert asyncio.run(sweep(anyway=False)) == "stale"
+    assert "no active worker" not in caplog.text
+    assert asyncio.run(sweep(anyway=True)) == "dead"
+    assert "no active worker" in caplog.text
+
+
 def test_one_slow_worker_does_not_suspend_the_leases_of_all_for_hours(queue, database_url, caplog):
     queue.register_worker(new_worker(), heartbeat_s="1h", stale_s="2h", dead_s="4h")
 

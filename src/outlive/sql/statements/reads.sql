@@ -117,7 +117,8 @@ order by s.task;
 
 -- name: unserved_lanes
 -- The tasks and queues of all jobs that wait while active workers exist and none of them has the task and serves
--- the queue, and the labels that they lack: a loose index scan, one step for each source and task of a queue.
+-- the queue, and the labels that they lack: a loose index scan, one step for each source and task of a queue. A
+-- stale worker counts too: after an outage it may only not have sent its heartbeat yet.
 with recursive lane as (
   (select w.queue, w.source, w.task from outlive.waiting w order by w.queue, w.source, w.task limit 1)
   union all
@@ -127,7 +128,7 @@ with recursive lane as (
 select distinct l.task, l.queue, outlive.lacking(l.task) from lane l
 where exists (select from outlive.workers k where k.state = 'active') and not exists (
   select from outlive.workers k
-  where k.state = 'active' and (k.tasks is null or l.task = any(k.tasks))
+  where k.state in ('active', 'stale') and (k.tasks is null or l.task = any(k.tasks))
     and (k.queues is null or l.queue = any(k.queues)));
 
 -- name: list_stuck
