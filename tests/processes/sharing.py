@@ -191,6 +191,18 @@ async def kept(file: str, go: str) -> tuple[int, object]:
     return paid, before
 
 
+@app.task(share=50)
+async def marked(file: str, go: str) -> object:
+    """It keeps a checkpoint and no step."""
+    job = outlive.current()
+    before = job.last_checkpoint
+    job.checkpoint({"page": 7})
+    await asyncio.sleep(0)
+    _note(file)
+    await _until(go)
+    return before
+
+
 @outlive.step(relaxed=True)
 async def jot(file: str) -> int:
     _note(file)

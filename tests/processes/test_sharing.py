@@ -29,6 +29,7 @@ from tests.processes.sharing import (
     impatient,
     kept,
     many_calls,
+    marked,
     mixed,
     talker,
 )
@@ -285,6 +286,17 @@ def test_a_job_that_begins_again_keeps_its_steps_and_its_checkpoint(start, queue
     go.touch()
     assert job.result(timeout=30) == (100, {"paid": 100})
     assert notes.read_text() == f"charge {pid}\n"
+
+
+def test_a_job_that_begins_again_finds_its_checkpoint_if_it_has_kept_nothing_else(start, queue, go, tmp_path):
+    notes = tmp_path / "notes"
+    job = marked.enqueue(str(notes), str(go))
+    start(slots=2, target=TARGET)
+    eventually(partial(_has_lines, notes, 1), within_s=30)
+    os.kill(int(notes.read_text().split()[1]), signal.SIGKILL)
+    eventually(partial(_has_lines, notes, 2), within_s=30)
+    go.touch()
+    assert job.result(timeout=30) == {"page": 7}
 
 
 def test_a_job_whose_process_dies_while_its_wait_is_written_begins_again_after_the_wait(

@@ -53,7 +53,12 @@ class AttemptEvents:
             services.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
 
     def called(self, child: Child, call: Call) -> None:
-        (self._services.steps if call.verb in STEPS else self._services.calls).put(child, call)
+        if call.verb not in STEPS:
+            self._services.calls.put(child, call)
+            return
+        if one := child.find(call.token):
+            one.kept = None  # What came with it is out of date: if it begins again, its process fetches all.
+        self._services.steps.put(child, call)
 
     def owes_answer(self, child: Child, token: int) -> bool:
         """Whether this attempt has asked for something and has no answer yet."""

@@ -84,8 +84,6 @@ def _begin_again(slots: Slots, one: Assignment, how: str) -> None:
     """Forget what the attempt was until now, but not what it has kept. Its output says what happened."""
     one.crowd = slots.deaths.crowd(one.job.id, one.facts.share)
     one.begun, one.term_sent = False, None
-    if one.steps:
-        one.kept = None  # Its process fetches them.
     one.steps = one.steps_bytes = one.grown_bytes = 0
     one.output = one.output or JobOutput()
     where = "in a process of its own" if one.apart else f"beside {one.crowd - 1} others at most"
