@@ -220,6 +220,18 @@ async def hasty(file: str, go: str) -> int:
     return pid
 
 
+@app.task(share=50, max_attempts=1, max_crashes=3, backoff=0, timeout="60s")
+async def sudden(what: str, file: str) -> object:
+    """It keeps and prints, and does harm in the same turn of the loop, unless it finds its checkpoint."""
+    job = outlive.current()
+    await jot(file)
+    if job.last_checkpoint is None:
+        job.checkpoint({"page": 7})
+        print("the last words")
+        await _harm(what, file)
+    return job.last_checkpoint
+
+
 @app.task(share=2, max_attempts=1, timeout="60s")
 async def threaded(go: str, s: float) -> int:
     if go:

@@ -15,7 +15,7 @@ from contextvars import Context
 from typing import TypeVar
 
 from outlive import protocol
-from outlive.child import seats
+from outlive.child import seats, talks
 from outlive.child.channel import MANY_BYTES, Channel, body_of, encode
 from outlive.child.talks import Talk
 from outlive.errors import OutliveError
@@ -43,27 +43,37 @@ class SharedChannel(Channel):
         self.on_frames: Callable[[], None] = lambda: None
         """What is called when jobs or halts may have come."""
 
-    def send(self, frame: protocol.FromChild) -> None:
-        """Send a frame with all others of this turn of the loop."""
+    def send(self, frame: protocol.FromChild, *, now: bool = False) -> None:
+        """Send a frame with all others of this turn of the loop, or now: then it survives a death in this turn."""
         self._refuse_copies()
         data = encode(frame)
         with self._lock:
             first = not self._unsent
             self._unsent += data
-        if first:
+            if now:
+                self._send()
+            later = first and bool(self._unsent)
+        if later:
             here = threading.get_ident() == self._thread
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.flush)
+
+    def keep_later(self, verb: str, step: protocol.KeptStep) -> None:
+        self.send(Call(0, verb, talks.encoded(step), step.token), now=True)
+
+    def _send(self) -> None:
+        """Send as much as the socket takes now."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent.clear()  # The supervisor is gone, as `read` finds too.
 
     def flush(self) -> None:
         """Send as much as the socket takes, and the rest later: the worker reads no faster than the database writes."""
         with self._lock:
-            try:
-                while self._unsent:
-                    del self._unsent[: self._socket.send(self._unsent)]
-            except BlockingIOError:
-                pass
-            except (BrokenPipeError, ConnectionResetError):
-                self._unsent.clear()  # The supervisor is gone, as `read` finds too.
+            self._send()
             if self._unsent:
                 self._loop.add_writer(self._socket, self.flush)
             else:

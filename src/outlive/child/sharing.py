@@ -222,7 +222,7 @@ class Shared:
     def _send(self, seat: Seat, data: bytes) -> None:
         for start in range(0, len(data), protocol.MAX_PRINTED_BYTES):
             part = data[start : start + protocol.MAX_PRINTED_BYTES]
-            self._channel.send(Printed(seat.run.token, part))
+            self._channel.send(Printed(seat.run.token, part), now=True)
 
 
 _write_to_child = log_records.write
