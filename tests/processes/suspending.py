@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -12,6 +13,8 @@ import outlive
 from tests.waiting import eventually
 
 app = outlive.App()
+loaded = b"x" * int(os.environ.get("APP_BYTES", "0"))
+"""What the app has at its import."""
 
 
 @dataclass
@@ -83,6 +86,25 @@ def hoarder(file: str) -> list[int]:
     packed = outlive.current().receive("packed", Packed)
     note(file, "received")
     return packed.parcels if kept else []
+
+
+hoard: list[bytes] = []
+
+
+def _hoard(go: str) -> None:
+    eventually(Path(go).exists, within_s=60)
+    hoard.append(b"x" * 300_000_000)
+
+
+@app.task(memory="100MB")
+def greedy(file: str, go: str) -> list[int]:
+    """A thread of it goes on while it waits. A replay starts no thread."""
+    note(file, "begun")
+    if outlive.current().attempt == 1:
+        threading.Thread(target=_hoard, args=[go], daemon=True).start()
+    packed = outlive.current().receive("packed", Packed)
+    note(file, "received")
+    return packed.parcels
 
 
 @app.task

@@ -22,6 +22,7 @@ from tests.processes.suspending import (
     deaf,
     drowsy,
     gatherer,
+    greedy,
     hoarder,
     hurried,
     notch,
@@ -236,7 +237,7 @@ def test_a_process_is_parked_while_there_is_memory_and_time_for_it(start, notes,
 
 
 def test_the_process_that_was_parked_first_makes_room_for_the_last(start, notes):
-    start(target=TARGET, slots=1, park_bytes="130MB")
+    start(target=TARGET, slots=1, park_bytes="100MB")
     jobs = [hoarder.enqueue(str(notes)) for _ in range(2)]
     eventually(lambda: all(map(suspended, jobs)) and len(pids(notes)) == 2, within_s=30)
     first, last = (int(line.split()[-1]) for line in notes.read_text().splitlines())
@@ -246,6 +247,48 @@ def test_the_process_that_was_parked_first_makes_room_for_the_last(start, notes)
     assert [job.result(timeout=30) for job in jobs] == [[8]] * 2
     assert f"received {last}" in notes.read_text()
     assert lines(notes).count("begun") == 3
+
+
+def test_a_parked_process_over_the_memory_of_its_task_is_ended_and_its_job_goes_on(start, notes, queue):
+    go = notes.with_name("go")
+    job = greedy.enqueue(str(notes), str(go))
+    worker = start(target=TARGET, park_s="120")
+    eventually(lambda: suspended(job), within_s=30)
+    go.touch()
+    all_gone([int(pid) for pid in pids(notes)], within_s=30)
+    assert worker.says("waits, and its process is ended: the job's processes had")
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
+    assert lines(notes) == ["begun", "begun", "received"]
+    assert outcomes(queue, job) == [Outcome.SUCCEEDED]
+
+
+def test_what_parked_processes_share_with_their_zygote_does_not_count(start, notes, monkeypatch):
+    """The app has 100 MB, which each of them inherits, and little more. The last one makes it look again."""
+    monkeypatch.setenv("APP_BYTES", "100000000")
+    start(target=TARGET, slots=1, park_bytes="130MB")
+    jobs = [receiver.enqueue(str(notes)) for _ in range(3)]
+    last = hoarder.enqueue(str(notes))
+    eventually(lambda: all(map(suspended, [*jobs, last])), within_s=30)
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 2.5)
+    for job in (*jobs, last):
+        job.send("packed", Packed([8]))
+    assert [job.result(timeout=30) for job in (*jobs, last)] == [[8]] * 4
+    assert lines(notes).count("begun") == 4, "none was replayed"
+
+
+def test_parked_processes_may_have_a_quarter_of_what_their_container_has(start, notes, group):
+    group.limit(400)
+    start(target=TARGET, slots=1, within=group.within)
+    jobs = [hoarder.enqueue(str(notes)) for _ in range(2)]
+    eventually(lambda: all(map(suspended, jobs)) and len(pids(notes)) == 2, within_s=30)
+    first, last = (int(line.split()[-1]) for line in notes.read_text().splitlines())
+    all_gone([first], within_s=15)
+    for job in jobs:
+        job.send("packed", Packed([8]))
+    assert [job.result(timeout=30) for job in jobs] == [[8]] * 2
+    assert f"received {last}" in notes.read_text()
 
 
 def test_neither_the_timeout_nor_the_stall_of_a_task_counts_while_its_process_is_parked(start, notes, queue):

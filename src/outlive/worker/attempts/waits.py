@@ -9,9 +9,7 @@ steps.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from uuid import UUID
 
@@ -24,18 +22,19 @@ from outlive.errors import Cancel, StaleAttempt
 from outlive.humanize import short_id
 from outlive.protocol import Call, Reply, Wait, Waited, answer_wait
 from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.limits import cgroups, memory_limits
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
-LOOK_S = 1.0
+LOOK_S = 0.4
+"""How often it looks at parked processes. It must be less than FRESH_S (limits/memory.py)."""
 AGAIN_S = 0.1
 """How long a wait is put off while the database is away."""
 MOST = 200
 """How many processes are parked at most: each takes five descriptors."""
-MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _wait = msgspec.msgpack.Decoder(Wait)
 _log = logging.getLogger("outlive.worker")
 
@@ -47,7 +46,7 @@ class Waits:
         self._worker, self._session = worker, session
         self._slots, self._progress, self._wake = slots, progress, wake
         self._park_s = config.park_s
-        self._most_bytes = config.park_bytes or MACHINE_BYTES // 4
+        self._most_bytes = config.park_bytes or cgroups.memory_bytes() // 4
 
     @property
     def parked(self) -> list[Child]:
@@ -93,14 +92,22 @@ class Waits:
                 await asyncio.sleep(AGAIN_S)
 
     async def run_once(self) -> None:
-        """End the processes that are parked for too long, and the oldest ones while they take too much memory."""
+        """End the processes that are parked for too long or have more memory than their jobs may, and the oldest ones
+        while all together have too much."""
         await asyncio.sleep(LOOK_S)
-        now, kept_bytes, ended = time.monotonic(), 0, list[UUID]()
-        for place, child in enumerate(reversed(self.parked)):
-            with contextlib.suppress(OSError):
-                child.survey.look()
-                kept_bytes += sum(child.survey.resident_bytes())
-            if place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:
+        now, kept_bytes, ended, parked = time.monotonic(), 0, list[UUID](), self.parked[::-1]
+        tight = sum(map(memory_limits.parked_bytes_at_most, parked)) > self._most_bytes
+        for place, child in enumerate(parked):
+            await asyncio.sleep(0)  # There may be hundreds, and to weigh one takes milliseconds.
+            if (one := child.parked) is None:  # It goes on, or has ended.
+                continue
+            over = None if one.memory_bytes is None else memory_limits.verdict(child, one)
+            if over:
+                words = "job %s waits, and its process is ended: %s"
+                _log.warning(words, short_id(one.job.id), over.error, extra=job_log.fields(one.job))
+            elif tight:
+                kept_bytes += memory_limits.parked_bytes(child)
+            if over or place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:
                 ended.append(self._slots.parking.end(child))
         if ended:
             await self._session.run(store.unpark(self._worker, ended))

@@ -17,7 +17,7 @@ from outlive.protocol import Exited
 from outlive.states import Outcome
 from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group, Groups
-from outlive.worker.limits.memory import MemorySeries
+from outlive.worker.limits.memory import LITTLE_BYTES, MemorySeries
 from outlive.worker.processes.assignments import Assignment, Verdict
 from outlive.worker.processes.children import Child
 
@@ -124,6 +124,22 @@ def used_bytes(child: Child, limit_bytes: int) -> int:
     most = sum(child.survey.resident_bytes()) + child.survey.files_bytes() - (child.inherited_bytes or 0)
     own = _own_bytes(child) if most > limit_bytes // 2 else None
     return most if own is None else own
+
+
+def parked_bytes_at_most(child: Child) -> int:
+    """How much a parked child has, with what it shares with its parent."""
+    child.survey.look(child.parked.begun_at if child.parked else 0.0)
+    return sum(child.survey.resident_bytes()) + child.survey.files_bytes()
+
+
+def parked_bytes(child: Child) -> int:
+    """How much a parked child has beyond that; 0 until it is known. It is weighed again only if it has changed."""
+    at_most = sum(child.survey.resident_bytes()) + child.survey.files_bytes()
+    if child.parked and (child.weighed is None or abs(at_most - child.weighed[0]) > LITTLE_BYTES):
+        own_bytes = child.survey.weigh(child.parent.pid if child.parked.facts.preload else None)
+        if own_bytes is not None:
+            child.weighed = at_most, own_bytes
+    return 0 if child.weighed is None else child.weighed[1]
 
 
 def _executed(child: Child) -> bool:

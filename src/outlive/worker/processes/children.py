@@ -114,6 +114,8 @@ class Child:
     parked_at: float = 0.0
     parked_call: int = 0
     """The number of the call in which it waits."""
+    weighed: tuple[int, int] | None = None
+    """How much memory it had at most when it was parked and weighed, and how much of that was its own."""
     shared: Shared | None = None
     """Set if it runs all of its jobs at once."""
 
@@ -186,6 +188,7 @@ class Child:
     def park(self, call: int) -> None:
         """Its job is suspended. The process waits for the answer to this call."""
         self.parked, self.parked_at, self.parked_call = self.given.pop(self.current.job.token), time.monotonic(), call
+        self.weighed = None
 
     def resume(self, job: Claimed, waited: protocol.Waited) -> Assignment:
         """Its job was claimed again and goes on. Its limits count from now."""
