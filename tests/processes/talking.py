@@ -80,6 +80,15 @@ def fail_for_good() -> None:
     )
 
 
+@app.task(max_attempts=1)
+def fail_when(path: str) -> None:
+    """Fail for good as soon as this file is there."""
+    print("waiting")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    raise ValueError("no price")
+
+
 @app.task(max_attempts=2, backoff=0)
 def decide(how: str) -> None:
     """Say how this job ends, because another exception was raised or by itself."""

@@ -182,6 +182,22 @@ def test_a_retry_is_a_line_and_a_failure_for_good_an_error_with_its_traceback_as
     assert lines[ended + 1].startswith("    2030-01-01T")
 
 
+def test_a_job_that_fails_for_good_as_the_last_one_of_a_worker_that_stops_is_an_error_with_its_traceback(
+    start, tmp_path
+):
+    worker = start(target=TALKING)
+    job = talking.fail_when.enqueue(str(tmp_path / "over"))
+    worker.says("waiting")
+    worker.send(signal.SIGTERM)
+    worker.says(" stops: ")
+    (tmp_path / "over").touch()
+    assert worker.process.wait(20) == 0
+    lines = worker.log().splitlines()
+    [failed] = [n for n, line in enumerate(lines) if f"Job {short_id(job.id)} failed with code 1" in line]
+    assert lines[failed].split()[1] == "ERROR"
+    assert lines[failed + 1] == "    Traceback (most recent call last):"
+
+
 def test_a_job_that_fails_for_good_has_its_traceback_in_its_json_line(start):
     worker = start(target=TALKING, log_format="json")
     job = talking.fail_for_good.enqueue()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+
+import psycopg
 
 from outlive import db, store
 from outlive.config import Config
@@ -230,6 +233,8 @@ class Services:
             self.me.id, self._hot, left, outbox=self.outbox, progress=self.progress, completions=self.completions,
             sources=self.sources,
         )  # fmt: skip
+        with contextlib.suppress(psycopg.Error):  # All is written, and these lines can do without an answer.
+            await self.end_lines.ask(self._hot)
 
     def hang_up(self) -> None:
         """Cut the connections under statements that get no answer. The one that shows this worker's life stays: others

@@ -85,9 +85,14 @@ select outlive.take_back_losses(array(
   where a.token = any(:tokens::bigint[]) and a.worker = :worker::uuid and a.outcome = 'lost'));
 
 -- name: next_tries
--- What became of the jobs of these attempts, and when the next one may begin. A token without a row is running.
-select a.token, a.state, (select w.ready_at from outlive.waiting w where w.id = a.job_id and w.attempt = a.attempt)
-from outlive.attempts a where a.token = any(:tokens::bigint[]);
+-- What these attempts have made of their jobs, and when the next one may begin. A token without a row is running.
+-- outlive.retry makes the attempts of a failed job pending. After a failure or a crash nothing else does.
+select a.token, s.state, (
+  select w.ready_at from outlive.waiting w where w.id = a.job_id and w.attempt = a.attempt and s.state <> 'failed')
+from outlive.attempts a, lateral (
+  select case when a.state = 'pending' and a.outcome in ('failed', 'timed_out', 'out_of_memory', 'crashed')
+    then 'failed' else a.state end) s(state)
+where a.token = any(:tokens::bigint[]);
 
 -- name: lost_runs
 -- Attempts that a reaper has just ended, for those who watch from outside. A released one was not lost.

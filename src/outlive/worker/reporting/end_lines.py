@@ -52,15 +52,19 @@ class EndLines:
         self._any.clear()
         await asyncio.sleep(WRITTEN_S)
         try:
-            found = await self._session.run(store.next_tries(self._waiting))
+            await self.ask(self._session)
         except psycopg.Error as error:
             if not db.lost(error):
                 raise
             return  # The lines are written after a second, without it.
-        for token, (state, next_try) in found.items():
-            self._write(token, state, next_try)
         if self._waiting:
             self._any.set()
+
+    async def ask(self, session: Session) -> None:
+        """Write the lines of those ends that are written by now."""
+        if self._waiting:
+            for token, (state, next_try) in (await session.run(store.next_tries(self._waiting))).items():
+                self._write(token, state, next_try)
 
     def _write(self, token: int, state: str | None = None, next_try: datetime | None = None) -> None:
         if (waiting := self._waiting.pop(token, None)) is not None:
