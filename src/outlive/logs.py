@@ -276,7 +276,8 @@ class _Text(logging.Formatter):
         self, created: float, level: str, logger: str, message: str, fields: Fields = dict, stack: str | None = None
     ) -> str:
         head = _priority(level)
-        line = f"{head}{_time(int(created * 1000))} {level:<7} {logger}: {message}"
+        named = "" if logger == _WORKER else f"{logger}: "  # Most lines are the worker's own.
+        line = f"{head}{_time(int(created * 1000))} {level:<7} {named}{message}"
         below = redacted(stack or "").splitlines()
         if (more := len(below) - MAX_SAID_LINES) > 0:  # The end says the most.
             below[:more] = [f"({more:,} earlier lines are left out)"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import groupby
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +14,7 @@ from outlive.humanize import counted, innermost, plain
 MOST_FRAMES = 60
 MOST_LINES = 400
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_CALLER = re.compile(rf'^\s*File "(?:{re.escape(str(Path(__file__).parent) + os.sep)}|<frozen runpy>|<string>)')
 _NOT_THEIRS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "/outlive/child/", "<string>")
 
 
@@ -46,6 +50,19 @@ def brief(text: str, most: int) -> str:
     return (
         f"{shown}\n  … and {counted(left, 'more frame')}, of libraries and of outlive (show --full)" if left else shown
     )
+
+
+def without_callers(text: str) -> str:
+    """A dump by faulthandler without the frames of outlive that have called the job: they are the same for all jobs. A
+    thread that has no other frames keeps its own."""
+    if "most recent call first" not in text:
+        return text
+    kept: list[str] = []
+    for is_frame, group in groupby(text.splitlines(), lambda line: _FRAME.match(line) is not None):
+        lines = list(group)
+        callers = next((n for n, line in enumerate(reversed(lines)) if not _CALLER.match(line)), 0) if is_frame else 0
+        kept += lines[: len(lines) - callers]
+    return "\n".join(kept)
 
 
 def _of_one_thread(lines: list[str]) -> list[str]:

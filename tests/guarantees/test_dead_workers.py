@@ -209,7 +209,7 @@ def test_an_outage_of_the_database_is_survived_with_backoff(server, start):
     worker.stop()
     warnings = [line for line in worker.log().splitlines() if re.search(r"Z (WARNING|ERROR)", line)]
     warnings = [line for line in warnings if "workers that died on this machine" not in line]  # Another test's.
-    assert [re.sub(r".*outlive.worker: | \(.*\)|[\d.]+ s$", "", line) for line in warnings] == [
+    assert [re.sub(r".* WARNING | \(.*\)|[\d.]+ s$", "", line) for line in warnings] == [
         f"lost the database {db.named(server.url)}: running jobs continue and their results are buffered until it is"
         " back",
         f"the database {db.named(server.url)} is back after ",

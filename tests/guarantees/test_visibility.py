@@ -103,7 +103,7 @@ def test_the_log_has_the_lines_that_operators_grep_for(start):
     for job, state in ((raised, State.FAILED), (exited, State.QUARANTINED), (killed, State.QUARANTINED)):
         finished(job, state)
     finished(late, State.FAILED)
-    worker.says(f"Job {short_id(late.id)} timed_out: Hard timeout")
+    worker.says(f"Job {short_id(late.id)} timed_out: it ran for more")
     for job in (raised, exited, killed):
         worker.says(f"Job {short_id(job.id)} failed with code")
     log = worker.log()
@@ -113,7 +113,7 @@ def test_the_log_has_the_lines_that_operators_grep_for(start):
     assert f"Job {short_id(exited.id)} failed with code 7" in log
     assert f"Job {short_id(killed.id)} failed with code -11" in log
     assert f"Job {short_id(late.id)} timed out" in log
-    assert re.search(rf"ERROR.* Job {short_id(late.id)} timed_out: Hard timeout", log)
+    assert re.search(rf"ERROR.* Job {short_id(late.id)} timed_out: it ran for more", log)
     page = (ROOT / "docs/how-to/logs.md").read_text()
     *listed, dead = page.partition("## Lines to look for\n```text\n")[2].partition("```")[0].splitlines()
     assert dead == "Dead worker detected: <id>"  # Other tests wait for that one.

@@ -124,6 +124,11 @@ def shout() -> None:
     os.write(1, b"x" * 300_000)
 
 
+@app.task(timeout=0.3, max_attempts=2, backoff=0)
+def hang() -> None:
+    time.sleep(60)
+
+
 @app.task
 def talk_until(path: str) -> None:
     """Say something all the time, and one thing when the file `said` beside this one is there."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from outlive import logs, store
@@ -46,6 +47,13 @@ def log_lines_of(url: str, *ends: tuple[Claimed, Ended]) -> None:
     asyncio.run(ask())
 
 
+def test_no_line_shows_the_password_of_an_address_that_it_cuts(queue, database_url, capsys):
+    job, end = failed(queue, final=True)
+    said = f"{'x' * 40} postgresql://me:secret-of-many-words-and-signs@host/db"
+    log_lines_of(database_url, (job, msgspec.structs.replace(end, error=said)))
+    assert "secret" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("final", "level"), [(True, "ERROR"), (False, "WARNING")])
 def test_a_line_waits_until_the_database_says_whether_the_job_has_failed_for_good(
     queue, database_url, capsys, final, level
@@ -54,7 +62,7 @@ def test_a_line_waits_until_the_database_says_whether_the_job_has_failed_for_goo
     first, *below = capsys.readouterr().err.splitlines()
     assert first.split()[1] == level
     assert bool(below) == final
-    assert (", next try at " in first) != final
+    assert (", retry at " in first) != final
 
 
 def test_a_failure_for_good_stays_an_error_with_its_traceback_when_the_job_is_retried_at_once(
@@ -65,5 +73,5 @@ def test_a_failure_for_good_stays_an_error_with_its_traceback_when_the_job_is_re
     log_lines_of(database_url, (job, end))
     first, *below = capsys.readouterr().err.splitlines()
     assert first.split()[1] == "ERROR"
-    assert "next try" not in first
+    assert "retry at" not in first
     assert below == [f"    {line}" for line in STACK.splitlines()]

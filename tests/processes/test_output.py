@@ -121,7 +121,7 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
     (done,) = [line for line in lines if line.get("outcome") == "succeeded" and line["job_id"] == str(job.id)]
     assert (failed["job_id"], failed["state"]) == (str(failing.id), "retryable")
     assert datetime.fromisoformat(failed["next_try"]) > datetime.fromisoformat(failed["time"]) + timedelta(seconds=20)
-    assert "next try at" in failed["message"]
+    assert "retry at" in failed["message"]
     assert (done["state"], done["next_try"]) == ("succeeded", None)
     for line in (failed, done):
         assert line["worker"] == worker_id
@@ -168,9 +168,9 @@ def test_a_retry_is_a_line_and_a_failure_for_good_an_error_with_its_traceback_as
     worker = start(target=TALKING)
     job = talking.fail_for_good.enqueue()
     assert finished(job) is State.FAILED
-    worker.says("ERROR   outlive.worker: Job ")
+    worker.says("ERROR   Job ")
     lines = worker.log().splitlines()
-    said = "outlive.worker: Job {} failed with code 1: ValueError: no price at postgresql://me:***@host/db 2030-01-01T"
+    said = " Job {} failed with code 1: ValueError: no price at postgresql://me:***@host/db 2030-01-01T"
     [retried, failed] = [n for n, line in enumerate(lines) if said.format(short_id(job.id)) in line]
     assert " WARNING " in lines[retried]
     assert " ERROR " in lines[failed]
@@ -217,7 +217,7 @@ def test_a_decision_that_another_exception_led_to_fails_for_good_with_the_traceb
     jobs = {how: talking.decide.enqueue(how) for how in ("retry", "fail", "fail by itself", "hide")}
     for job in jobs.values():
         assert finished(job) is State.FAILED
-        worker.says(f"ERROR   outlive.worker: Job {short_id(job.id)}")
+        worker.says(f"ERROR   Job {short_id(job.id)}")
     lines = worker.log().splitlines()
     for how, job in jobs.items():
         said = [n for n, line in enumerate(lines) if f"Job {short_id(job.id)} failed with code 1" in line]
@@ -280,6 +280,21 @@ def test_lines_are_in_the_order_of_their_times_and_short(start):
     of_each = [[line for line in about_jobs if short_id(job.id) in line] for job in jobs]
     assert len(about_jobs) == 3 * 200, [lines for lines in of_each if len(lines) != 3]
     assert max(len(line.replace(talking.talk_warmly.name, "shop.fetch")) for line in about_jobs) <= 120
+
+
+def test_the_lines_of_failures_are_short_and_their_stacks_begin_with_the_job(start, queue):
+    worker = start(target=TALKING)
+    jobs = [task.enqueue() for task in (talking.hang, talking.fail, talking.crash_while_talking)]
+    for job in jobs:
+        worker.says(f"ERROR   Job {short_id(job.id)}" if job is not jobs[1] else f"WARNING Job {short_id(job.id)}")
+    lines = worker.log().splitlines()
+    names = "|".join(re.escape(task.name) for task in (talking.hang, talking.fail, talking.crash_while_talking))
+    ends = [re.sub(names, "shop.fetch", line) for line in lines if re.search("Job .*(timed_out|failed with)", line)]
+    assert len(ends) == 4
+    assert max(map(len, ends)) <= 145, ends
+    frames = [line for line in lines if line.startswith('      File "')]
+    assert sorted(line.rpartition(" in ")[2] for line in frames) == ["crash_while_talking", "hang"]
+    assert all("child/attempt.py" in (attempts(queue, job)[-1].stack or "") for job in (jobs[0], jobs[2]))
 
 
 def test_a_running_job_is_followed_to_its_end(start, queue, database_url, tmp_path):

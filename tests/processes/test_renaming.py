@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import outlive
-from outlive.humanize import RENAMED
 
 OLD = """
 import outlive
@@ -51,7 +50,7 @@ def test_a_worker_says_once_that_jobs_wait_for_a_task_that_no_worker_has(start, 
     shop.write_text(OLD)
     worker = start(target="renamed_shop:app", folder=shop.parent, slots=1, sweep_s="0.1")
     worker.says("jobs wait, and no active worker has the task moved.away and serves the queue mail")
-    assert RENAMED in worker.log()
+    assert "see `outlive doctor`" in worker.log()
     assert worker.log().count("moved.away") == 1
     app.connections.close()
 

@@ -17,7 +17,7 @@ from typing import IO, cast
 
 import msgspec
 
-from outlive import linux, store
+from outlive import linux, program, store
 from outlive.config import ALERTS, Config
 from outlive.humanize import short_id, unserved
 from outlive.metrics.tallies import bounded
@@ -190,7 +190,9 @@ class Announcements:
         """Tasks whose jobs wait although no active worker has them, each once while that lasts."""
         found = {(task, queue): lacking for task, queue, lacking in await self._session.run(store.unserved_lanes())}
         for lane in sorted(found.keys() - self._unserved)[:MOST_UNSERVED]:
-            _worker_log.warning("jobs wait, and %s: %s", *unserved(*lane, found[lane]))
+            why, cure = unserved(*lane, found[lane])
+            todo = cure if found[lane] else f"see `{program.command('doctor')}`"  # There is more than one cure.
+            _worker_log.warning("jobs wait, and %s: %s", why, todo)
         self._unserved = set(found)
 
     async def crashing_tasks(self) -> None:

@@ -15,13 +15,13 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import logs, output, wire
+from outlive import logs, output, stacks, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
 
 _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
-MAX_ERROR_CHARS = 200
+MAX_ERROR_CHARS = 80
 """How much of an error its line has. JSON has all of it."""
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
@@ -68,13 +68,14 @@ def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, 
         return
     coded = end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)
     words = f"failed with code {_code(end)}" if coded else end.outcome
-    again = "" if next_try is None else f", next try at {_moment(next_try)}"
+    again = "" if next_try is None else f", retry at {_moment(next_try)}"
+    stack = end.stack if for_good or (level == "WARNING" and state is None) else None
     one = (job.id, job.task, job.attempt, end.took_s)
     logs.write(
         level,
         f"Job {short_id(job.id)} {words}: {_brief(end.error)} ({job.task}{_took(end.took_s)}){again}",
         lambda: _end_fields(one, end.outcome, worker, state, next_try) | {"error": logs.redacted(end.error or "")},
-        stack=end.stack if for_good or (level == "WARNING" and state is None) else None,
+        stack=stack and stacks.without_callers(stack),
     )
 
 
@@ -85,7 +86,9 @@ def _moment(at: datetime) -> str:
 
 
 def _brief(error: str | None) -> str:
-    line = one_line(error or "")
+    """An error without what the line has said before it, and no more of it than fits. A password that is cut would not
+    be found any more."""
+    line = one_line(logs.redacted(error or "")).removeprefix("Hard timeout exceeded: ").removeprefix("the process was ")
     return line if len(line) <= MAX_ERROR_CHARS else line[: MAX_ERROR_CHARS - 1] + "…"
 
 
