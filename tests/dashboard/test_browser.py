@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from outlive import App, config, db, store
-from outlive.model import Ended, Schedule, SourceLimits
+from outlive.model import Ended, Schedule, SourceLimits, new_job_id
 from outlive.output import LiveOutput
 from outlive.policy import Parameter
 from outlive.protocol import Progress
@@ -463,12 +463,15 @@ def test_axe_finds_nothing(browser, address, queue):
     job, told = queue.make_quarantined(), []
     queue.keep_steps(job, "charge", "sleep")
     queue.make(links=b'{"after": ["%s"]}' % str(job).encode())
+    batch = queue.run(store.open_batch(new_job_id(), "import"))
+    queue.run_job(queue.make(links=b'{"batch": "%s"}' % str(batch).encode()), Outcome.FAILED, final=True)
     with browser.new_context(base_url=address, bypass_csp=True) as context:
         page = context.new_page()
         page.goto(f"/?token={OPERATOR}")
         questions = [f"retry&id={job}", "set_source&name=shop", "set_schedule&name=nightly"]
         questions += ["enqueue&name=shop.fetch", f"rerun&id={job}&step=charge", f"supply&id={job}"]
-        for path in (*PAGES, f"jobs/{job}?step=charge", *(f"confirm?action={one}" for one in questions), "login"):
+        pages = (*PAGES, f"jobs/{job}?step=charge", f"batches/{batch}")
+        for path in (*pages, *(f"confirm?action={one}" for one in questions), "login"):
             page.goto(f"/{path}")
             page.add_script_tag(content=source)
             for scheme, size in itertools.product(("light", "dark"), (DESK, PHONE)):
