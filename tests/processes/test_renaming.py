@@ -74,6 +74,27 @@ def test_a_worker_is_refused_while_another_app_has_a_task_of_the_same_name(start
     assert sorted(queue.values("select max_attempts from outlive.tasks")) == [7, 7]
 
 
+def test_a_worker_says_at_its_start_that_it_runs_the_jobs_of_an_app_whose_workers_have_stopped(
+    start, shop, database_url
+):
+    shop.write_text(OLD)
+    start(target="renamed_shop:app", folder=shop.parent, slots=1).stop()
+    shop.with_name("other_shop.py").write_text(NEW.replace("name='double', was=", "name="))
+    start(target="other_shop:app", folder=shop.parent, slots=1, queues="others").stop()
+    shop.write_text(OLD.replace("app = ", "application = app = "))
+    app = outlive.App(database_url)
+    app.task(name="renamed_shop.double")(twice).using(queue="elsewhere").enqueue(1)
+    first = start(target="renamed_shop:app", folder=shop.parent, slots=1, queues="others")
+    first.says("the app other_shop:app had tasks of the same name with other functions, and their unfinished jobs run")
+    assert "here now: renamed_shop.double; if other_shop:app is this app before a move, all is well" in first.log()
+    first.stop()
+    for target in ("renamed_shop:app", "renamed_shop:application"):
+        again = start(target=target, folder=shop.parent, slots=1, queues="others")
+        again.stop()
+        assert "had tasks of the same name" not in again.log(), "the function is the same"
+    app.connections.close()
+
+
 def test_one_app_under_two_names_is_not_refused_and_says_so(start, shop):
     shop.write_text(OLD)
     start(target="renamed_shop:app", folder=shop.parent, slots=1)

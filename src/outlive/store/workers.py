@@ -97,6 +97,11 @@ def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None])
     """Those of these tasks of an app that active workers of other apps have too."""
 
 
+@decoded_by(structs(Rival))
+def taken_over_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]:
+    """Those of these tasks whose unfinished jobs other apps were the last to run, with other functions."""
+
+
 @decoded_by(structs(Wanted))
 def heartbeat(
     worker: UUID,

@@ -55,6 +55,22 @@ from outlive.worker_states k join unnest(:tasks::text[], :functions::text[]) t(n
 where k.state = 'active' and k.app <> :app::text
 group by k.app, d.function = t.function order by same;
 
+-- name: taken_over_tasks
+-- Those of these tasks that have unfinished jobs, and another function than registered, by the other app whose
+-- worker was the last to have them. It may be this app before a move, or a rival whose workers stopped.
+with changed as materialized (
+  select t.name from unnest(:tasks::text[], :functions::text[]) t(name, function)
+    join outlive.tasks d on d.name = t.name and d.function <> t.function),
+unfinished as (
+  select l.task from outlive.waiting_lanes() l where exists (select from changed)
+  union select l.task from outlive.held_lanes() l where exists (select from changed)
+  union select r.task from outlive.running r where exists (select from changed))
+select k.app, false as same, array_agg(c.name order by c.name)
+from changed c join unfinished u on u.task = c.name, lateral (
+  select w.app from outlive.workers w where c.name = any(w.tasks) order by w.started_at desc limit 1) k
+where k.app <> :app::text
+group by k.app;
+
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from

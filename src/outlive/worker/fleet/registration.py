@@ -40,6 +40,11 @@ _APART = (
     "tasks names of their own with name=…, or, if it is one app under two names, set OUTLIVE_SERVICE={0} here"
 )
 
+_TAKEN_OVER = (
+    "the app {0} had tasks of the same name with other functions, and their unfinished jobs run here now: {1}; if {0} "
+    "is this app before a move, all is well; if not, stop this worker and give its tasks names of their own with name=…"
+)
+
 _log = logging.getLogger("outlive.worker")
 
 
@@ -101,6 +106,7 @@ class Registration:
 
     async def register_worker(self) -> None:
         await self._refuse_rivals()
+        await self._tell_taken_over()
         await self._session.run(self._me.registering(self._config))
         await self._register_app()
         await self._session.run(store.quarantine_killers())
@@ -130,10 +136,19 @@ class Registration:
             self._due.clear()
         return not locked
 
+    @property
+    def _functions(self) -> list[str | None]:
+        return [facts.limits.function for facts in self._tasks.values()]
+
     async def _rivals(self) -> list[store.Rival]:
         """Other apps with tasks of the same name. Each of their workers claims jobs of both."""
-        functions = [facts.limits.function for facts in self._tasks.values()]
-        return await self._session.run(store.rival_tasks(self._app, self._tasks, functions))
+        return await self._session.run(store.rival_tasks(self._app, self._tasks, self._functions))
+
+    async def _tell_taken_over(self) -> None:
+        """Say that jobs of another app run here, whose workers have stopped. Nothing tells it from this app before its
+        module moved, so it is not refused. Once its functions are registered, no other worker says so."""
+        for former in await self._session.run(store.taken_over_tasks(self._app, self._tasks, self._functions)):
+            _log.error(_TAKEN_OVER.format(former.app, few(former.tasks)))
 
     async def _refuse_rivals(self) -> None:
         """Refuse to start beside an app whose tasks of the same name are other functions."""
