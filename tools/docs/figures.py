@@ -90,8 +90,6 @@ def _of_growth(report: dict[str, Any]) -> dict[str, str]:
         "loss-16-workers": loss("workers", 2, 16),
         "loss-10-kb": loss("payload", 100, 10_000),
         "loss-100-kb": loss("payload", 100, 100_000),
-        "one-source": _rate(at["sources", 1]),
-        "many-sources": _rate(at["sources", 10_000]),
     }
 
 
