@@ -232,6 +232,30 @@ async def sudden(what: str, file: str) -> object:
     return job.last_checkpoint
 
 
+@app.task(share=2, recycle_after=4)
+async def recycled() -> int:
+    return os.getpid()
+
+
+@app.task(share=50)
+async def grouped() -> list[str]:
+    """Two tasks of a group note whose they are, and a scope ends a third one."""
+    import anyio  # It may not be installed.
+
+    found: list[str] = []
+
+    async def note(pause_s: float) -> None:
+        await anyio.sleep(pause_s)
+        found.append(str(outlive.current().job_id))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(note, 0)
+        group.start_soon(note, 0.01)
+    with anyio.move_on_after(0.1):
+        await note(60)
+    return found
+
+
 @app.task(share=2, max_attempts=1, timeout="60s")
 async def threaded(go: str, s: float) -> int:
     if go:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.processes.sharing import (
     dozing,
     durable,
     enqueuer,
+    grouped,
     guest,
     half,
     impatient,
@@ -31,8 +33,11 @@ from tests.processes.sharing import (
     many_calls,
     marked,
     mixed,
+    nap,
+    recycled,
     sudden,
     talker,
+    threaded,
 )
 from tests.waiting import eventually
 
@@ -70,6 +75,27 @@ def test_another_process_is_begun_when_the_first_is_full(start, go):
     eventually(lambda: sum(job.status() is State.RUNNING for job in jobs[-3:]) == 3, within_s=30)
     go.touch()
     assert len({job.result(timeout=30) for job in jobs}) == 2
+
+
+def test_a_second_process_ends_when_it_is_empty_and_the_first_has_room(start, go):
+    ends = [go.with_name(name) for name in ("first", "last", "second")]
+    one, other, late = (threaded.enqueue(str(end), 0) for end in ends)
+    start(slots=2, target=TARGET)
+    eventually(lambda: late.status() is State.RUNNING, within_s=30)
+    ends[0].touch()
+    pid = one.result(timeout=30)
+    ends[2].touch()
+    second = late.result(timeout=30)
+    assert second != pid
+    all_gone([second])
+    ends[1].touch()
+    assert other.result(timeout=30) == pid
+
+
+def test_a_process_is_replaced_after_as_many_jobs_as_recycle_after_says(start, go):
+    jobs = [recycled.enqueue() for _ in range(12)]
+    start(slots=1, target=TARGET)
+    assert sorted(Counter(outlive.gather(jobs, timeout=60)).values()) == [4, 4, 4]
 
 
 def test_slots_and_jobs_are_told_apart_wherever_a_worker_is_shown(start, go, database_url):
@@ -168,6 +194,29 @@ def test_a_job_that_cancels_all_tasks_cancels_its_own(start, queue, go):
     pid = offender.result(timeout=30)
     go.touch()
     assert {job.result(timeout=30) for job in neighbours} == {pid}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "outcome"), [("stop the loop", Outcome.FAILED), ("ignore", Outcome.TIMED_OUT)])
+def test_hundreds_of_neighbours_outlast_a_job_that_stops_the_loop_or_ignores_its_timeout(
+    start, queue, go, what, outcome
+):
+    neighbours = app.enqueue_many([mixed.job("", str(go)) for _ in range(500)])
+    offender = mixed.using(timeout="3s").enqueue(what, str(go))
+    Path(f"{go}.crowd").touch()
+    start(slots=2, target=TARGET)
+    assert finished(offender, within_s=60) is State.FAILED
+    assert outcomes(queue, offender) == [outcome]
+    go.touch()
+    assert len(set(outlive.gather(neighbours, timeout=60))) == 1
+    assert Counter(queue.values("select outcome from outlive.attempts")) == {"succeeded": 500, outcome.value: 1}
+
+
+def test_task_groups_and_scopes_of_anyio_are_the_jobs_own(start, go):
+    pytest.importorskip("anyio")
+    jobs = [grouped.enqueue() for _ in range(20)]
+    start(slots=1, target=TARGET)
+    assert [job.result(timeout=30) for job in jobs] == [[str(job.id)] * 2 for job in jobs]
 
 
 def test_many_jobs_that_work_in_turn_block_nothing(start, queue, go):
@@ -403,3 +452,16 @@ def test_a_worker_that_stops_gives_back_what_shares_at_no_cost(start, queue, go)
     start(slots=1, target=TARGET)
     assert all(job.result(timeout=30) for job in jobs)
     assert all(outcomes(queue, job) == [Outcome.RELEASED, Outcome.SUCCEEDED] for job in jobs)
+
+
+@pytest.mark.parametrize("what", ["drain", "reload"])
+def test_a_worker_that_drains_or_reloads_under_load_gives_no_shared_job_back(start, queue, database_url, go, what):
+    worker = start(slots=2, target=TARGET, name="web-7", heartbeat_s="0.5")
+    jobs = app.enqueue_many([nap.job(1) for _ in range(1500)])
+    eventually(lambda: queue.value("select count(*) from outlive.running") > 100, within_s=30)
+    assert Cli(database_url)(what, "web-7").code == 0
+    if what == "drain":
+        assert worker.process.wait(30) == 0
+        start(slots=2, target=TARGET)
+    outlive.gather(jobs, timeout=60)
+    assert Counter(queue.values("select outcome from outlive.attempts")) == {"succeeded": 1500}
