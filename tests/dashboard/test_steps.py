@@ -155,6 +155,20 @@ def test_the_graph_of_finished_jobs_is_drawn_from_the_last_one(dashboard, queue)
     assert (graph.count('class="node"'), graph.count('class="edge"')) == (2, 1)
 
 
+def test_the_page_of_a_job_that_has_gathered_others_leads_to_them(dashboard, queue):
+    children = [queue.make_finished() for _ in range(2)]
+    parent = queue.make_finished()
+    queue.execute(
+        "insert into outlive.steps (job_id, name, value, attempt, at) values (%s, 'gather', %s, 1, outlive.now()),"
+        " (%s, 'gather#2', '[\"no job\"]', 1, outlive.now()), (%s, 'gather#3', '7', 1, outlive.now())",
+        [parent, json.dumps([str(child) for child in children]), parent, parent],
+    )
+    page = dashboard.get(f"/jobs/{parent}")
+    graph = page.text.split('<svg class="graph"')[1].split("</svg>")[0]
+    assert (graph.count('class="node"'), graph.count('class="edge"')) == (3, 2)
+    assert f"Waited for 2 jobs: {str(children[0])[:18]}" in words(page)
+
+
 def test_more_jobs_than_can_be_drawn_are_listed(dashboard, queue):
     first = queue.make()
     queue.make_many(60, links=links(first))

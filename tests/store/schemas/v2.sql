@@ -2898,6 +2898,7 @@ end $$;
 --
 --     suspend      a running job waits, unless what it waits for is there
 --     wait_for     it waits for other jobs
+--     gathered     the jobs that it has waited for so
 --     lock_needed  locks these, so that no two jobs begin to wait for each other
 --     send         leaves a signal for a job, and ends the wait for it
 --     end_waits    the waits of jobs are over
@@ -3001,6 +3002,16 @@ begin
   perform pg_notify('outlive', 'follow');
   return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
 end $$;
+
+create or replace function outlive.gathered(job uuid) returns setof uuid language sql stable as $$
+-- The jobs that it gathers or has gathered, as its steps have kept them. Workers in other languages may keep
+-- anything in a step of that name.
+select e.id::uuid
+from outlive.steps s,
+  lateral json_array_elements_text(case when json_typeof(s.value) = 'array' then s.value else '[]' end) e(id)
+where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%')
+  and case when e.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then true else false end
+$$;
 
 create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$
 -- Lock these jobs in `jobs`, and all that they wait for, and return them. None is pruned, and none begins to wait

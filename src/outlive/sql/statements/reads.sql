@@ -44,9 +44,9 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
      from outlive.dependencies d, lateral (select outlive.state_of(d.needs) as state) e
      where d.job_id = j.id and not d.met
      order by e.state in ('failed', 'cancelled', 'quarantined') desc, d.needs limit 5) n) as waits_for_first,
-  cardinality(j.after) as waited_for,
+  cardinality(w.ids) as waited_for,
   (select json_agg(json_build_object('id', n.id, 'state', coalesce(outlive.state_of(n.id), 'deleted')))
-   from unnest(j.after[:5]) n(id)) as waited_for_first,
+   from unnest(w.ids[:5]) n(id)) as waited_for_first,
   (select count(*) from outlive.dependencies d where d.needs = j.id and not d.met) as needed_by,
   (select json_agg(n.job_id) from (
      select d.job_id from outlive.dependencies d where d.needs = j.id and not d.met
@@ -61,21 +61,25 @@ from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.p
       (array_agg(c.job_id order by c.at desc))[1] as last_killer,
       (array_agg(c.cause order by c.at desc))[1] as last_cause
     from outlive.crashes c where c.task = j.task and c.fingerprint = s.fingerprint and c.job_id <> j.id) k on true
+  cross join lateral (select nullif(j.after || array(select outlive.gathered(j.id)), '{}') as ids) w
 where s.id = :id::uuid;
 
 -- name: linked_jobs
 -- A job and the jobs that are linked with it: those that it waits for, those that wait for it, and so on, the
--- nearest first. `after` are those among them that each waits for, or has waited for.
+-- nearest first. `after` are those among them that each waits for, or has waited for. Once a job has succeeded,
+-- those that it has gathered are found from it, but it is not found from them.
 with recursive linked as (
   select :id::uuid as id
   union
   select n.id from linked l, lateral (
     select unnest(j.after[:51]) from outlive.jobs j where j.id = l.id
+    union all (select g.id from outlive.gathered(l.id) g(id) limit 51)
     union all (select d.needs from outlive.dependencies d where d.job_id = l.id limit 51)
     union all (select d.job_id from outlive.dependencies d where d.needs = l.id limit 51)) n(id)),
 shown as materialized (select l.id from linked l limit :limit::int)
 select j.id, j.task, outlive.state_of(j.id) as state, array(
   select s.id from shown s where s.id = any(j.after)
+  union select g.id from outlive.gathered(j.id) g(id) join shown s on s.id = g.id
   union select d.needs from outlive.dependencies d join shown s on s.id = d.needs where d.job_id = j.id) as after
 from shown s join outlive.jobs j on j.id = s.id
 order by j.id;
