@@ -47,7 +47,7 @@ def test_a_job_waits_until_the_last_of_the_jobs_that_it_needs_has_succeeded(queu
     assert details_of(queue, job) == "waits for 2 jobs"
     queue.run_job(second)
     assert queue.state_of(job) is State.BLOCKED
-    assert details_of(queue, job) == "waits for 1 job"
+    assert details_of(queue, job) == "waits for 1 of 2 jobs"
     queue.run_job(first)
     assert queue.state_of(job) is State.PENDING
     queue.run_job(job)
@@ -105,7 +105,7 @@ def test_retrying_the_failed_one_releases_the_job_once_it_succeeds(queue):
     assert details_of(queue, job) == WORDS["failed"].format(bad)
     queue.run(store.retry([bad]))
     queue.run_job(bad)
-    assert details_of(queue, job) == "waits for 1 job"
+    assert details_of(queue, job) == "waits for 1 of 3 jobs"
     queue.run_job(good)
     assert queue.state_of(job) is State.PENDING
 

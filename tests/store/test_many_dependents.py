@@ -154,7 +154,7 @@ def test_a_fan_in_of_10_000_is_released_by_the_last_one(queue):
     last = queue.make(priority=9)
     job = make_after(queue, *needed, last)
     finish(queue, needed)
-    assert details_of(queue, job) == "waits for 1 job"
+    assert details_of(queue, job) == "waits for 1 of 10001 jobs"
     token = queue.claim_job(last).token
     started = time.monotonic()
     queue.end(Ended(token))

@@ -103,7 +103,7 @@ def test_a_retried_job_waits_only_for_those_of_its_needs_that_are_retried(queue)
     queue.run_job(done)
     fail(queue, bad)
     queue.run(store.retry([job, bad]))
-    assert details_of(queue, job) == "waits for 1 job"
+    assert details_of(queue, job) == "waits for 1 of 2 jobs"
     queue.run_job(bad)
     assert queue.state_of(job) is State.PENDING
 

@@ -176,6 +176,7 @@ def test_a_job_waits_for_those_that_it_spawns_and_these_are_made_once(queue):
     queue.run_job(children[0].id)
     queue.follow()
     assert queue.state_of(job) is State.SUSPENDED
+    assert queue.row_of(job)["held_details"] == "waits for 1 of 2 jobs"
     queue.run_job(children[1].id, Outcome.FAILED, final=True)
     queue.follow()
     assert queue.state_of(job) is State.PENDING

@@ -2566,10 +2566,12 @@ return case
   when why = 'dependent' then 'blocked'
   else why end;
 
-create or replace function outlive.waits_for(h outlive.held) returns text language sql stable
--- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs; otherwise null.
+create or replace function outlive.waits_for(h outlive.held, needed int) returns text language sql immutable
+-- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs, of which it needs
+-- so many (null: as many as are unmet); otherwise null.
 return 'waits' || nullif(concat(
-  case h.unmet when 1 then ' for 1 job' else ' for ' || h.unmet || ' jobs' end,
+  ' for ' || h.unmet || case when needed > h.unmet then ' of ' || needed else '' end
+    || case greatest(needed, h.unmet) when 1 then ' job' else ' jobs' end,
   ' for the signal ' || h.signal,
   ' until ' || to_char(
     case when h.why = 'suspended' then nullif(h.ready_at, 'infinity') end at time zone 'UTC',
@@ -5656,7 +5658,12 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  coalesce(h.details, outlive.waits_for(h)) as held_details,
+  coalesce(h.details, outlive.waits_for(h, case
+    when h.unmet is null then null
+    when h.step is null then cardinality(j.after)
+    else (  -- The step of a gather has the ids of all.
+      select case when json_typeof(s.value) = 'array' then json_array_length(s.value) end
+      from outlive.steps s where s.job_id = h.id and s.name = h.step) end)) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
   j.batch

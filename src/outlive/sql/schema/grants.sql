@@ -55,7 +55,7 @@ grant select on
   outlive.batch_states, outlive.audit, outlive.metrics, outlive.scaling
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
-  outlive.waits_for(outlive.held), outlive.count_waits(),
+  outlive.waits_for(outlive.held, int), outlive.count_waits(),
   outlive.count_lanes(), outlive.count_held(), outlive.count_jobs(), outlive.count_finished(),
   outlive.end_rates(), outlive.queue_rates(), outlive.changes(outlive.schedules), outlive.watch(uuid, int, bigint),
   outlive.silent_workers(), outlive.lacking(text), outlive.count_ready()

@@ -29,7 +29,12 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  coalesce(h.details, outlive.waits_for(h)) as held_details,
+  coalesce(h.details, outlive.waits_for(h, case
+    when h.unmet is null then null
+    when h.step is null then cardinality(j.after)
+    else (  -- The step of a gather has the ids of all.
+      select case when json_typeof(s.value) = 'array' then json_array_length(s.value) end
+      from outlive.steps s where s.job_id = h.id and s.name = h.step) end)) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
   j.batch

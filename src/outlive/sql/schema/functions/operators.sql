@@ -13,10 +13,12 @@ return case
   when why = 'dependent' then 'blocked'
   else why end;
 
-create or replace function outlive.waits_for(h outlive.held) returns text language sql stable
--- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs; otherwise null.
+create or replace function outlive.waits_for(h outlive.held, needed int) returns text language sql immutable
+-- What a job in `held` waits for, in words, if its own code says so or it waits for other jobs, of which it needs
+-- so many (null: as many as are unmet); otherwise null.
 return 'waits' || nullif(concat(
-  case h.unmet when 1 then ' for 1 job' else ' for ' || h.unmet || ' jobs' end,
+  ' for ' || h.unmet || case when needed > h.unmet then ' of ' || needed else '' end
+    || case greatest(needed, h.unmet) when 1 then ' job' else ' jobs' end,
   ' for the signal ' || h.signal,
   ' until ' || to_char(
     case when h.why = 'suspended' then nullif(h.ready_at, 'infinity') end at time zone 'UTC',
