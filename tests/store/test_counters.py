@@ -33,6 +33,18 @@ def lose(queue: Queue, worker: UUID = ANNA) -> Claimed:
     return claimed
 
 
+@pytest.mark.parametrize("last", ["parse#17", "mail", None])
+def test_a_quarantined_job_names_the_step_in_which_it_was_killed_each_time(queue, last):
+    job = queue.make()
+    queue.set_now(NOW)
+    for step in ("parse#17", "parse#17", last):
+        where = "" if step is None else f" in the step {step}"
+        error = f"the process was killed by SIGSEGV{where}: parsing, in the step parse#17"
+        queue.end(Ended(queue.claim_job(job).token, Outcome.CRASHED, error=error, killed=True, after_s=0.0))
+    where = " in the step parse#17" if last == "parse#17" else ""
+    assert queue.hold_of(job) == ("quarantined", f"killed its process 3 times{where} (max_crashes = 3)")
+
+
 def lose_alone(queue: Queue, worker: UUID = ANNA) -> Claimed:
     [claimed] = queue.run(store.claim_suspect(worker, tasks=[TASK], lease_s=-1.0))
     [lost] = queue.run(store.expire())

@@ -634,10 +634,20 @@ create or replace function outlive.times(n bigint) returns text language sql imm
 -- How often, in words.
 return case n when 1 then 'once' else format('%s times', n) end;
 
-create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
-language sql immutable
--- Why a job is quarantined for its crashes, in words.
-return format('killed its process %s%s (max_crashes = %s)', outlive.times(crashes),
+create or replace function outlive.killed_in(job uuid, crashes int) returns text language sql stable as $$
+-- The step in which each of its last crashes happened, as their errors name it; null: they differ, or name none.
+select min(c.step) from (
+  select substring(a.error from '^[^:]*? in the step (.+?)(: |$)') as step from outlive.attempts a
+  where a.job_id = job and a.outcome in ('crashed', 'out_of_memory')
+  order by a.attempt desc limit killed_in.crashes) c
+having count(c.step) = killed_in.crashes and min(c.step) = max(c.step);
+$$;
+
+create or replace function outlive.charge(job uuid, crashes int, kills bigint, max_crashes int) returns text
+language sql stable
+-- Why a job is quarantined for its crashes, in words. Its last attempt must be written before.
+return format('killed its process %s%s%s (max_crashes = %s)', outlive.times(crashes),
+  ' in the step ' || outlive.killed_in(job, crashes),
   case when kills > 0 then format(', and %s with the same arguments as other jobs', outlive.times(kills))
     else '' end,
   max_crashes);
@@ -724,7 +734,8 @@ create or replace function outlive.verdict(
 returns table (
   state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
 language plpgsql stable as $$
--- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
+-- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`, and
+-- `details` too, unless it is for its crashes (outlive.charge).
 -- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
 -- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
 -- Not in SQL: Postgres would plan the function again for each end, which takes twenty times as long as to run it.
@@ -786,8 +797,7 @@ begin
     why := fate;
     details := case
       when fate = 'suspect' then outlive.suspicion(l, policy.max_losses, outlive.share_of(had.task))
-      when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
-      else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
+      when kind = 'loss' then outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
     -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
@@ -1596,6 +1606,10 @@ begin
     from outlive.jobs j where j.id = had.id;
   end if;
   if v.why is not null then
+    if v.details is null then
+      select outlive.charge(had.id, v.crashes, p.kills, p.max_crashes) into v.details
+      from outlive.policy_of(had.id, had.task) p;
+    end if;
     insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task,
       had.priority, v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
   elsif v.state in ('pending', 'retryable') then
@@ -1995,8 +2009,8 @@ begin
   insert into outlive.held (
     id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
   select
-    w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source, w.task,
-    w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+    w.id, 'quarantined', outlive.now(), outlive.charge(w.id, w.crashes, 0, p.max_crashes), w.queue, w.source,
+    w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
   if not found then
     return false;
@@ -6130,8 +6144,8 @@ caught as (
   delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes),
 quarantined as (
   insert into outlive.held
-  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
-    c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+  select c.id, 'quarantined', outlive.now(), outlive.charge(c.id, c.crashes, c.kills, c.max_crashes), c.queue,
+    c.source, c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
   from caught c where not c.cancel_requested
   returning id)
 select

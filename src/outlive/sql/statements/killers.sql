@@ -116,8 +116,8 @@ caught as (
   delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes),
 quarantined as (
   insert into outlive.held
-  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
-    c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+  select c.id, 'quarantined', outlive.now(), outlive.charge(c.id, c.crashes, c.kills, c.max_crashes), c.queue,
+    c.source, c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
   from caught c where not c.cancel_requested
   returning id)
 select

@@ -86,6 +86,7 @@ drop function outlive.know_source(text);
 drop function outlive.settle(outlive.running, text, text, int, text, bigint, double precision, text, text, json,
   boolean, double precision);
 drop function outlive.verdict(outlive.running, text, boolean, boolean, double precision, double precision);
+drop function outlive.charge(int, bigint, int);
 drop function outlive.suspicion(int, int);
 drop function outlive.finish_unclaimed(uuid, int, smallint, smallint, smallint);
 drop function outlive.replace(uuid);

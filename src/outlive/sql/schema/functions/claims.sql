@@ -73,8 +73,8 @@ begin
   insert into outlive.held (
     id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
   select
-    w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source, w.task,
-    w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+    w.id, 'quarantined', outlive.now(), outlive.charge(w.id, w.crashes, 0, p.max_crashes), w.queue, w.source,
+    w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
   if not found then
     return false;

@@ -90,6 +90,10 @@ begin
     from outlive.jobs j where j.id = had.id;
   end if;
   if v.why is not null then
+    if v.details is null then
+      select outlive.charge(had.id, v.crashes, p.kills, p.max_crashes) into v.details
+      from outlive.policy_of(had.id, had.task) p;
+    end if;
     insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task,
       had.priority, v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
   elsif v.state in ('pending', 'retryable') then

@@ -36,10 +36,20 @@ create or replace function outlive.times(n bigint) returns text language sql imm
 -- How often, in words.
 return case n when 1 then 'once' else format('%s times', n) end;
 
-create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
-language sql immutable
--- Why a job is quarantined for its crashes, in words.
-return format('killed its process %s%s (max_crashes = %s)', outlive.times(crashes),
+create or replace function outlive.killed_in(job uuid, crashes int) returns text language sql stable as $$
+-- The step in which each of its last crashes happened, as their errors name it; null: they differ, or name none.
+select min(c.step) from (
+  select substring(a.error from '^[^:]*? in the step (.+?)(: |$)') as step from outlive.attempts a
+  where a.job_id = job and a.outcome in ('crashed', 'out_of_memory')
+  order by a.attempt desc limit killed_in.crashes) c
+having count(c.step) = killed_in.crashes and min(c.step) = max(c.step);
+$$;
+
+create or replace function outlive.charge(job uuid, crashes int, kills bigint, max_crashes int) returns text
+language sql stable
+-- Why a job is quarantined for its crashes, in words. Its last attempt must be written before.
+return format('killed its process %s%s%s (max_crashes = %s)', outlive.times(crashes),
+  ' in the step ' || outlive.killed_in(job, crashes),
   case when kills > 0 then format(', and %s with the same arguments as other jobs', outlive.times(kills))
     else '' end,
   max_crashes);
@@ -126,7 +136,8 @@ create or replace function outlive.verdict(
 returns table (
   state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
 language plpgsql stable as $$
--- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
+-- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`, and
+-- `details` too, unless it is for its crashes (outlive.charge).
 -- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
 -- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
 -- Not in SQL: Postgres would plan the function again for each end, which takes twenty times as long as to run it.
@@ -188,8 +199,7 @@ begin
     why := fate;
     details := case
       when fate = 'suspect' then outlive.suspicion(l, policy.max_losses, outlive.share_of(had.task))
-      when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
-      else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
+      when kind = 'loss' then outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
     -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
