@@ -197,16 +197,18 @@ class ChildReader:
         one = child.find(call.token)
         if call.verb in ("complete", "secret"):
             child.answer(self._prove(one, call))
-        elif call.verb == protocol.CHECKPOINT and not _is_checkpoint(call):
-            self.distrust(child, "sends a checkpoint under another name, or over the limit")
-        elif call.verb == "step" and not self._may_keep(child, one, call):
+        elif call.verb == protocol.CHECKPOINT and not _is_checkpoint(call.body):
+            self.distrust(child, "sends a checkpoint under another name")
+        elif call.verb in STEPS and not self._may_keep(child, one, call):
             self.distrust(child, "sends more than a job can keep")
         else:
             self._report.called(child, call)
 
     def _may_keep(self, child: Child, one: Assignment | None, call: protocol.Call) -> bool:
         """Whether the steps of this attempt are within the limits of a job. Each has a name and arguments beside its
-        value. One of no attempt counts too: it may be one of many that are forged."""
+        value. One of no attempt counts too: it may be one of many that are forged. A checkpoint replaces the last."""
+        if call.verb == protocol.CHECKPOINT:
+            return len(call.body) <= protocol.MAX_CHECKPOINT_BYTES + protocol.MAX_STEP_CHARS
         if (job := one or next(iter(child.given.values()), None)) is None:
             return True
         job.steps += 1
@@ -257,10 +259,9 @@ def _is_step(message: protocol.FromChild) -> bool:
     return type(message) is protocol.Call and message.verb in STEPS
 
 
-def _is_checkpoint(call: protocol.Call) -> bool:
+def _is_checkpoint(body: bytes) -> bool:
     """A checkpoint counts for no limit of steps, because it replaces the last one: it must have its name."""
     try:
-        named = _name.decode(call.body).name == protocol.CHECKPOINT
+        return _name.decode(body).name == protocol.CHECKPOINT
     except msgspec.MsgspecError:
         return False
-    return named and len(call.body) <= protocol.MAX_CHECKPOINT_BYTES + protocol.MAX_STEP_CHARS
