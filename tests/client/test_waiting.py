@@ -260,7 +260,7 @@ def test_where_no_thread_can_start_a_client_polls(app, queue):
         ending.submit(lambda: None).result()
         before = threading.stack_size(1 << 45)
         try:
-            ended = ending.submit(eventually, lambda: job.cancel() and None, within_s=0.1)
+            ended = ending.submit(eventually, lambda: queue.run(store.cancel([job.id])) and None, within_s=0.1)
             with pytest.raises(outlive.JobFailed):
                 job.result(timeout=30)
         finally:

@@ -39,7 +39,7 @@ returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
   oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
 -- The jobs that wait, by lane and priority.
 #variable_conflict use_column
 declare
@@ -114,7 +114,7 @@ end $$;
 create or replace function outlive.count_held()
 returns table (state text, queue text, source text, task text, why text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
 -- The jobs that are held, by state, queue, source, task and the reason.
 #variable_conflict use_column
 declare
@@ -157,7 +157,7 @@ end $$;
 create or replace function outlive.count_finished()
 returns table (state text, queue text, source text, task text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
 -- The finished jobs, by state, queue, source and task.
 #variable_conflict use_column
 declare
