@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from uuid import UUID
 
 from outlive.temporary.program import dying_with_this
 from outlive_lab.bench.figures import Bound, Figure
@@ -19,9 +20,11 @@ from outlive_lab.bench.stock import Stock
 MUST_MS = 100
 MUST_FILTER_MS = 200
 LIVE = 100_000
+BATCH = UUID(int=7)
 TASKS = ("shop.fetch", "shop.parse", "shop.thumbnail", "mail.send")
 PAGES = {
     "overview": "/",
+    "overview of a week": "/?span=week",
     "jobs": "/jobs",
     "job": "/jobs/{id}",
     "tasks": "/tasks",
@@ -31,6 +34,7 @@ PAGES = {
     "sources": "/sources",
     "schedules": "/schedules",
     "batches": "/batches",
+    "batch": f"/batches/{BATCH}",
     "audit": "/audit",
 }
 FILTERS = {
@@ -38,6 +42,7 @@ FILTERS = {
     "retryable": "state=retryable",
     "succeeded, the oldest first": "state=succeeded&sort=oldest",
     "cancelled": "state=cancelled",
+    "suspended": "state=suspended",
     "a task": "task=mail.send",
     "a task, succeeded": "task=mail.send&state=succeeded",
     "a task, failed": "task=mail.send&state=failed",
@@ -49,7 +54,12 @@ FILTERS = {
     "a worker": "worker=worker-{n}",
     "a worker with few jobs": "worker=rare",
     "a worker, failed": "worker=worker-{n}&state=failed",
+    "a worker, succeeded": "worker=worker-{n}&state=succeeded",
+    "a worker, the last hour": "worker=worker-{n}&since=1h",
     "a worker and a task with few jobs": "worker=worker-{n}&task=pdf.render",
+    "a batch": f"batch={BATCH}",
+    "a batch, failed": f"batch={BATCH}&state=failed",
+    "a batch and a task with few jobs": f"batch={BATCH}&task=pdf.render",
     "the last second": "since=1s",
     "a day, but not the last hour": "since=1d&before=1h",
     "a task, a queue, failed, in a day": "task=shop.fetch&queue=bench&state=failed&since=1d",
@@ -71,6 +81,7 @@ def pages(run: Run) -> Iterator[Figure]:
     run.loaded.connection.execute(_SPREAD)
     run.loaded.connection.execute(_OTHERS)
     run.loaded.connection.execute(_RARE)
+    run.loaded.connection.execute(_BATCH, [BATCH, LIVE])
     run.loaded.vacuum()
     (row,) = run.loaded.connection.execute("select id from outlive.jobs limit 1").fetchall()
     with dashboard(run.loaded.url) as ask:
@@ -105,9 +116,10 @@ insert into outlive.held (id, why, since, details, queue, source, task, priority
   losses)
 select n.id, 'quarantined', now(), 'killed its process 3 times', n.queue, n.source, n.task, n.priority, n.ready_at,
   3, 0, 3, 0
-from numbered n where n.n > 800
+from numbered n where n.n > 800;
+update outlive.held set why = 'suspended', step = 'sleep' where id in (select id from outlive.held limit 100)
 """
-"""A hundred workers with eight running jobs each, and two hundred killers."""
+"""A hundred workers with eight running jobs each, a hundred killers, and as many jobs that sleep."""
 _RARE = """
 with retried as (
   update outlive.waiting set failures = 1, ready_at = now() + interval '1 hour'
@@ -119,6 +131,15 @@ update outlive.attempts set state = 'failed', outcome = 'failed'
 where task in ('shop.fetch', 'mail.send') and token % 30 = 0
 """
 """Two retryable jobs, two jobs of a worker that has run no others, and some thousands of failed ones."""
+_BATCH = """
+with batch as (
+  insert into outlive.batches (id, name, created_at, closed_at, done_at, jobs, succeeded)
+  select b.id, 'bench', now(), now(), now(), b.jobs, b.jobs from (values (%s::uuid, %s::bigint)) b(id, jobs)
+  returning id, jobs)
+update outlive.jobs j set batch = b.id
+from batch b, lateral (select a.job_id from outlive.attempts a limit b.jobs) a where j.id = a.job_id
+"""
+"""One batch of a hundred thousand jobs."""
 
 
 class Ask:
