@@ -175,10 +175,11 @@ def test_a_job_whose_worker_dies_while_it_waits_is_replayed_elsewhere(start, not
 
 def test_a_parked_process_that_dies_costs_its_job_nothing(start, notes, queue):
     job = receiver.enqueue(str(notes))
-    start(target=TARGET)
+    worker = start(target=TARGET)
     eventually(lambda: suspended(job), within_s=30)
     [pid] = pids(notes)
     os.kill(int(pid), signal.SIGKILL)
+    assert worker.says("waits, and its process has died: the process was killed by SIGKILL")
     job.send("packed", Packed([8]))
     assert job.result(timeout=30) == [8]
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
@@ -256,7 +257,8 @@ def test_a_parked_process_over_the_memory_of_its_task_is_ended_and_its_job_goes_
     eventually(lambda: suspended(job), within_s=30)
     go.touch()
     all_gone([int(pid) for pid in pids(notes)], within_s=30)
-    assert worker.says("waits, and its process is ended: the job's processes had")
+    assert worker.says("waits, and its process ")  # Where the kernel limits it, it may come first.
+    assert "is ended: the job's processes had" in worker.log() or "has died: the kernel" in worker.log()
     job.send("packed", Packed([8]))
     assert job.result(timeout=30) == [8]
     assert lines(notes) == ["begun", "begun", "received"]

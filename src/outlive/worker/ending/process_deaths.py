@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from outlive.humanize import short_id
 from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
@@ -25,6 +26,7 @@ from outlive.worker.ending.ends import LOG_AGAIN_S, last_line
 from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
 from outlive.worker.processes.children import Child
+from outlive.worker.reporting import job_log
 
 if TYPE_CHECKING:
     from outlive.worker.processes.slots import Slots
@@ -73,6 +75,8 @@ class Deaths:
     def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
         """A child died, alone or with its parent. The job that it had begun ends, and the others are released."""
         if not child.given:
+            if child.parked:
+                _log_parked(child, child.parked, exit)
             return
         others = child.recall()
         begun = list(child.given.values())
@@ -195,14 +199,26 @@ class Deaths:
         return ""
 
 
+def _log_parked(child: Child, one: Assignment, exit: Exited) -> None:
+    """A process that was parked has died. That costs its job nothing: it goes on in another one."""
+    verdict = None if child.group is None else in_group(child, child.group, one, exit)
+    why = verdict.error if verdict else _how(exit.status)
+    _log.warning("job %s waits, and its process has died: %s", short_id(one.job.id), why, extra=job_log.fields(one.job))
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code} and no result"
+    return f"the process {how}"
+
+
 def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict | None) -> Ended:
     """The end of the job that a dead child had begun."""
     code = os.waitstatus_to_exitcode(exit.status)
     killed_by = signal_name(-code) if code < 0 else None
     output = child.output_of(begun)
     if verdict is None:
-        how = f"was killed by {killed_by}" if killed_by else f"exited with code {code} and no result"
-        verdict = Verdict(Outcome.CRASHED, f"the process {how}")
+        verdict = Verdict(Outcome.CRASHED, _how(exit.status))
     outcome, error, again_s = verdict
     if steps := child.steps_under_way():
         error = f"{error} in the step {steps}"
