@@ -1,6 +1,7 @@
-"""Fixtures of the tests of one worker: an app that changes, sessions beside the worker's, and cgroups."""
+"""Fixtures of the tests of one worker: an app that changes, other sessions, cgroups, and the log as text."""
 
 import importlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from outlive import logs
 from tests.processes.changing import source
 from tests.processes.groups import Group, new_group
 
@@ -36,3 +38,14 @@ def group() -> Iterator[Group]:
     made = new_group()
     yield made
     made.remove()
+
+
+@pytest.fixture
+def log_as_text() -> Iterator[None]:
+    """The log of this process is as a worker writes it."""
+    logger = logging.getLogger("outlive")
+    level, handlers = logger.level, list(logger.handlers)
+    logs.configure("text", level="INFO")
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers

@@ -1,30 +1,19 @@
 """The lines of ends without the worker: what the database has made of an attempt."""
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from outlive import logs, store
+from outlive import store
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.reporting.end_lines import EndLines
 from outlive.worker.session import Session
 from tests.driving.making import WORKER, Queue
 
+pytestmark = pytest.mark.usefixtures("log_as_text")
 STACK = "Traceback (most recent call last):\nValueError: no\n"
-
-
-@pytest.fixture(autouse=True)
-def _log_as_text() -> Iterator[None]:
-    logger = logging.getLogger("outlive")
-    level, handlers = logger.level, list(logger.handlers)
-    logs.configure("text", level="INFO")
-    yield
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
 
 
 def failed(queue: Queue, *, final: bool) -> tuple[Claimed, Ended]:

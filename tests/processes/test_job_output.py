@@ -1,12 +1,9 @@
 """The output of a child, divided into that of its jobs, kept, counted and logged."""
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
 import pytest
 
-from outlive import logs
 from outlive.humanize import short_id
 from outlive.model import Claimed, Ended
 from outlive.protocol import MARK
@@ -15,6 +12,8 @@ from tests.driving import slots as driving
 from tests.driving.making import NOON, new_worker
 from tests.waiting import aeventually, eventually
 
+pytestmark = pytest.mark.usefixtures("log_as_text")
+
 
 def claimed(token: int, task: str) -> Claimed:
     return Claimed(token, new_worker(), 1, "default", "", task, 5, NOON, 0, 0, 0, b"{}", None)
@@ -22,16 +21,6 @@ def claimed(token: int, task: str) -> Claimed:
 
 FIRST, SECOND, THIRD = claimed(1, "first"), claimed(2, "second"), claimed(3, "third")
 END_1, END_2, END_3 = MARK % 1, MARK % 2, MARK % 3
-
-
-@pytest.fixture(autouse=True)
-def _log_as_text() -> Iterator[None]:
-    logger = logging.getLogger("outlive")
-    level, handlers = logger.level, list(logger.handlers)
-    logs.configure("text", level="INFO")
-    yield
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
