@@ -322,3 +322,18 @@ async def noted(file: str, go: str) -> None:
     with open(file, "a") as notes:  # noqa: ASYNC230
         notes.write(f"{os.getpid()}\n")
     await _until(go)
+
+
+@app.task(share=50)
+async def outdated(file: str, go: str) -> int:
+    """Its first attempt waits for its test, and takes the payment back if it can't go on."""
+    await charge(1, file)
+    if outlive.current().attempt == 1:
+        await _until(go)
+    try:
+        await charge.named("rest")(2, file)
+    except Exception:
+        _note(file + ".refunded")
+        raise
+    _note(file + ".paid")
+    return os.getpid()

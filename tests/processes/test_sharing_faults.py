@@ -15,7 +15,7 @@ from outlive import State, config, store
 from outlive.states import Outcome
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.processes import configured
-from tests.processes.sharing import app, hasty, large, mixed, nap, noted, threaded
+from tests.processes.sharing import app, hasty, large, mixed, nap, noted, outdated, threaded
 from tests.waiting import eventually
 
 TARGET = "tests.processes.sharing:app"
@@ -82,6 +82,26 @@ def test_a_relaxed_step_that_is_not_written_when_the_process_dies_is_not_taken_a
     assert probe.result(timeout=30)
     assert job.result(timeout=30) == pid
     assert notes.read_text() == f"charge {pid}\n"
+
+
+def test_an_attempt_that_others_have_ended_keeps_no_step_and_undoes_nothing_and_no_neighbour_notices(
+    start, queue, go, tmp_path
+):
+    notes, others = tmp_path / "notes", tmp_path / "others"
+    job, neighbour = outdated.enqueue(str(notes), str(go)), outdated.enqueue(str(others), f"{go}.end")
+    worker = start(slots=1, target=TARGET)
+    eventually(lambda: queue.count("steps") == 2, within_s=30)
+    with queue.transaction():  # Or the worker itself may end it first.
+        queue.execute("update outlive.running set lease_until = '2000-01-01Z' where id = %s", [job.id])
+        assert len(queue.run(store.expire())) == 1
+    pid = job.result(timeout=30)
+    go.touch()
+    worker.says("which asks for something: it is cancelled")
+    Path(f"{go}.end").touch()
+    assert neighbour.result(timeout=30) == pid, "its process lives"
+    assert Path(f"{notes}.paid").read_text() == f"charge {pid}\n", "the second attempt has paid, and no other goes on"
+    assert not Path(f"{notes}.refunded").exists()
+    assert outcomes(queue, neighbour) == [Outcome.SUCCEEDED]
 
 
 def test_records_go_to_their_job_also_if_the_app_has_configured_logging_at_its_import(start, queue, go):

@@ -1,4 +1,5 @@
-"""What a job is told if others have ended its attempt while it runs here: nothing, and its process is killed.
+"""What a job is told if others have ended its attempt while it runs here: nothing, and its process is killed. One that
+shares its process is cancelled.
 
 An error would let its code undo what it has done, while the next attempt goes on with that.
 """
@@ -26,7 +27,8 @@ def refuse(leases: Leases, child: Child, token: int, number: int) -> Reply | Non
     if number:
         child.asking -= 1
     if not leases.disowned(token):
-        _log.error("the database no longer has attempt %d, which asks for something: its process is killed", token)
+        what = "it is cancelled" if child.shared else "its process is killed"
+        _log.error("the database no longer has attempt %d, which asks for something: %s", token, what)
         leases.disown(token)
         one.decide(GIVEN_UP)
     return None
