@@ -24,6 +24,7 @@ from outlive.operations.findings import (
     judge_server,
     judge_vacuum,
 )
+from outlive.operations.selection import Count
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
@@ -197,8 +198,8 @@ def test_the_connections_of_the_fleet_are_added_up_and_compared_with_every_limit
 
 def test_idle_workers_and_idle_queues_are_no_problem(queue):
     [health] = queue.run(store.job_health())
-    assert _worst(list(judge_jobs(health, ready=0))).level == "advice"
-    assert _worst(list(judge_jobs(health | {"active_workers": 2}, ready=5))).level == "fine"
+    assert _worst(list(judge_jobs(health, Count(0)))).level == "advice"
+    assert _worst(list(judge_jobs(health | {"active_workers": 2}, Count(5)))).level == "fine"
 
 
 def test_a_role_that_does_not_see_other_sessions_is_not_told_that_vacuum_keeps_up(queue, database_url, connect):

@@ -85,6 +85,33 @@ def test_many_waiting_jobs_are_estimated_and_no_queue_and_no_lane_is_missed(queu
     assert 1 <= rare["waiting"] < 10_000
 
 
+@pytest.mark.parametrize(("ready", "shown"), [(0, "no w"), (8, "8 jobs"), (10_000, "10,000 jobs"), (30_000, "≈")])
+def test_ready_jobs_are_counted_however_many_are_scheduled_behind_them(queue, database_url, ready, shown):
+    queue.execute(JOBS)
+    queue.execute(WAITING)
+    queue.execute("update outlive.waiting set ready_at = ready_at + interval '6 hours'")
+    queue.execute(
+        "update outlive.waiting set ready_at = ready_at - interval '6 hours 2 minutes' where id in"
+        " (select id from outlive.waiting where task = 'fetch' order by id limit %s)",
+        [ready],
+    )
+    many = ready > 10_000
+    [row] = queue.run(store.list_queues())
+    [lane] = [one for one in queue.run(store.list_lanes(limit=10)) if one["task"] == "fetch"]
+    metrics = {name: value for name, label, value in queue.run(store.metrics()) if label == "default"}
+    for found in (row["ready"], lane["ready"], metrics["queue_ready_jobs"]):
+        assert found == (pytest.approx(ready, rel=0.4) if many else ready)
+    assert row["ready_estimated"] is lane["ready_estimated"] is many
+    assert row["estimated"]
+    assert lane["estimated"]
+    oldest = queue.value("select min(ready_at) from outlive.waiting where ready_at <= outlive.now()")
+    assert row["oldest_ready_at"] == lane["oldest_ready_at"] == oldest
+    assert (metrics["queue_oldest_ready_seconds"] > 100) is bool(ready)
+    assert queue.values("select ready from outlive.scaling") == [min(ready, 2500)][: bool(ready)]
+    [said] = [line for line in Cli(database_url)("doctor").out.splitlines() if "worker is active" in line]
+    assert said[2:].startswith(shown)
+
+
 def test_counts_read_a_part_of_history_and_are_marked_as_estimates(queue, database_url):
     queue.execute(JOBS)
     queue.execute(ENDED)

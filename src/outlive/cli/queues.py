@@ -18,11 +18,11 @@ Name = Annotated[str, typer.Argument(help="The queue.", autocompletion=job_filte
 QUEUES = (
     Column("queue", of("name")),
     Column("state", lambda row: text(("paused", "yellow") if row["paused"] else ("open", "green"))),
-    Column("waiting", count_of("waiting", rough=True), "right"),
-    Column("ready", count_of("ready", rough=True), "right"),
+    Column("waiting", count_of("waiting", rough="estimated"), "right"),
+    Column("ready", count_of("ready", rough="ready_estimated"), "right"),
     Column("running", count_of("running"), "right"),
     Column("blocked", count_of("blocked"), "right"),
-    Column("suspended", count_of("suspended", rough=True), "right", spare=1),
+    Column("suspended", count_of("suspended", rough="estimated"), "right", spare=1),
     Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
     Column("oldest ready", time_of("oldest_ready_at"), wide=True),
 )

@@ -264,6 +264,6 @@ def time_of(key: str) -> Cell:
     return lambda row: text((brief(row[key]), "dim"))
 
 
-def count_of(key: str, style: str = "bold", *, zero: str = "dim", rough: bool = False) -> Cell:
-    """A count. A rough one is estimated if its row says so."""
-    return lambda row: text((number(row[key], estimated=rough and row["estimated"]), style if row[key] else zero))
+def count_of(key: str, style: str = "bold", *, zero: str = "dim", rough: str = "") -> Cell:
+    """A count. `rough` is the column that says whether it is estimated."""
+    return lambda row: text((number(row[key], estimated=bool(rough) and row[rough]), style if row[key] else zero))

@@ -35,8 +35,8 @@ LANES = (
     Column("source", of("source")),
     Column("task", of("task"), shrink="fold"),
     Column("priority", of("priority"), "right"),
-    Column("waiting", count_of("waiting", "", zero="", rough=True), "right"),
-    Column("ready", count_of("ready", "", zero="", rough=True), "right"),
+    Column("waiting", count_of("waiting", "", zero="", rough="estimated"), "right"),
+    Column("ready", count_of("ready", "", zero="", rough="ready_estimated"), "right"),
     Column("oldest ready", time_of("oldest_ready_at"), wide=True),
 )
 
@@ -259,7 +259,8 @@ def _short(name: str) -> str:
 
 
 def _queue(row: Row) -> list[Part]:
-    ready, waiting = (number(row[key], estimated=row["estimated"]) for key in ("ready", "waiting"))
+    ready = number(row["ready"], estimated=row["ready_estimated"])
+    waiting = number(row["waiting"], estimated=row["estimated"])
     rest = f" of {waiting}, {row['running']:,} running"
     paused = ("  paused" if row["paused"] else "", "yellow")
     return [_short(row["name"]), (f"{ready} ready", _bold(row["ready"])), (rest, "dim"), paused]

@@ -58,6 +58,7 @@ class Depth(msgspec.Struct, frozen=True):
     ready: int
     waiting: int
     running: int
+    ready_estimated: bool
 
 
 class KeptAnswer(Generic[T]):
@@ -172,5 +173,6 @@ class Answers:
     async def note_depth(self) -> None:
         rows = await self.queues.get()
         now = datetime.fromtimestamp(await self._database.run(store.clock()), UTC)
-        sums = (sum(row[key] for row in rows) for key in ("ready", "waiting", "running"))
-        self.depths.append(Depth(now, *map(int, sums)))
+        ready, waiting, running = (int(sum(row[key] for row in rows)) for key in ("ready", "waiting", "running"))
+        rough = any(row["ready_estimated"] for row in rows)
+        self.depths.append(Depth(now, ready, waiting, running, ready_estimated=rough))

@@ -14,7 +14,7 @@ from outlive.dashboard import charts
 from outlive.dashboard.answers import SPANS, Answers, Course
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
-from outlive.humanize import EXACT, number
+from outlive.humanize import number
 from outlive.operations import findings, selection
 from outlive.states import Outcome, State
 from outlive.store.charts import SAMPLE
@@ -144,7 +144,7 @@ def _depth(answers: Answers) -> dict[str, Any]:
         place = int((depth.at - begin).total_seconds() / 30)
         if 0 <= place <= 120:
             ready[place], running[place] = float(depth.ready), float(depth.running)
-    ready_now = number(newest.ready, estimated=newest.ready > EXACT)
+    ready_now = number(newest.ready, estimated=newest.ready_estimated)
     words = [("ready", f"{ready_now} ready"), ("running", f"{number(newest.running)} running")]
     drawing = charts.lines({"ready": ready, "running": running}, about="Jobs that were ready and running")
     first = answers.depths[0].at

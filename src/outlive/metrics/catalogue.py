@@ -97,7 +97,11 @@ OF_DATABASE = (
         "Jobs that wait to be claimed, also those whose time is yet to come. More than 10,000 of a lane are estimated.",
         "queue",
     ),
-    _gauge("queue_ready_jobs", "Jobs among these that could run now.", "queue"),
+    _gauge(
+        "queue_ready_jobs",
+        "Jobs among these that could run now. More than 10,000 ready jobs of a lane are estimated.",
+        "queue",
+    ),
     _gauge("queue_running_jobs", "Jobs that run.", "queue"),
     _gauge(
         "queue_oldest_ready_seconds",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from outlive import program, store
-from outlive.humanize import EXACT, counted, duration, few, number, size, unserved
+from outlive.humanize import counted, duration, few, size, unserved
 from outlive.operations.selection import Count
 
 OLDEST_POSTGRES = 14
@@ -169,7 +169,7 @@ def judge_work(
 ) -> Iterator[Finding]:
     """Findings about jobs, and about all that keeps them from running. A death is one for so long. None: not seen."""
     if health is not None and queues is not None:
-        yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
+        yield from judge_jobs(health, _ready_by([row for row in queues if not row["paused"]])[()])
     if workers is not None:
         yield from judge_workers(workers, within_s=within_s)
     if lanes is not None and unserved_lanes is not None and any(row["state"] == "active" for row in workers or []):
@@ -182,7 +182,7 @@ def judge_work(
     yield from _judge_schedules(schedules or [])
 
 
-def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
+def judge_jobs(health: Row, ready: Count) -> Iterator[Finding]:
     """Findings about jobs that an operator must look at."""
     if stuck := health["stuck"]:
         what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
@@ -198,8 +198,8 @@ def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
         what = f"{more}{_are(unmet, 'job')} blocked by jobs that ended without success, and can't begin"
         look = f"{program.command('jobs --state blocked')}; then retry what they wait for, or release or cancel them"
         yield Finding("advice", what, look, "jobs", {"state": "blocked"})
-    if ready and not health["active_workers"]:
-        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker(), "workers")
+    if ready.jobs and not health["active_workers"]:
+        yield Finding("problem", f"{_jobs_are(ready)} ready and no worker is active", program.worker(), "workers")
     else:
         none = ("no worker is active", f"{program.worker()}, once there are jobs")
         yield checked(health["active_workers"], f"{_are(health['active_workers'], 'worker')} active", none)
@@ -217,12 +217,9 @@ def judge_failures(failed: Count, *, within_s: float = DAY_S) -> Finding:
 
 def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
     """Findings about jobs that wait because an operator has paused their queue, or their source."""
-    ready: Counter[str] = Counter()
-    for lane in lanes:
-        if lane["ready"] and lane[thing] in paused:
-            ready[lane[thing]] += lane["ready"]
-    for name, jobs in ready.most_common(MOST_NAMED):
-        what = f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused"
+    held = [lane for lane in lanes if lane["ready"] and lane[thing] in paused]
+    for (name,), ready in sorted(_ready_by(held, thing).items(), key=lambda one: -one[1].jobs)[:MOST_NAMED]:
+        what = f"{_jobs_are(ready)} ready, but the {thing} {name} is paused"
         yield Finding("advice", what, program.command(f"{thing}s resume {name}"), f"{thing}s")
 
 
@@ -285,14 +282,12 @@ def _judge_tasks(lanes: Rows, unserved_lanes: Sequence[tuple[Any, ...]]) -> Iter
     The list of lanes begins with those that have most ready jobs. If it ends before those that have none, the lanes
     beyond it may have some.
     """
-    ready: Counter[tuple[Any, ...]] = Counter()
-    for lane in lanes:
-        ready[lane["task"], lane["queue"]] += lane["ready"]
+    ready = _ready_by(lanes, "task", "queue")
     beyond = bool(lanes and lanes[-1]["ready"])
-    found = [lane for lane in unserved_lanes if ready.get(lane[:2], beyond)]
-    for task, queue, lacking in sorted(found, key=lambda lane: -ready[lane[:2]])[:MOST_NAMED]:
+    found = [lane for lane in unserved_lanes if (ready[lane[:2]].jobs if lane[:2] in ready else beyond)]
+    for task, queue, lacking in sorted(found, key=lambda lane: -ready[lane[:2]].jobs)[:MOST_NAMED]:
         what, cure = unserved(task, queue, lacking)
-        many = f"{_are(jobs, 'job')} ready" if (jobs := ready[task, queue]) else "jobs wait"
+        many = f"{_jobs_are(jobs)} ready" if (jobs := ready[task, queue]).jobs else "jobs wait"
         next = f"{cure}; {program.command('workers')}"
         yield Finding("problem", f"{what}: {many}", next, "jobs", {"task": task, "queue": queue})
     if not found:
@@ -312,5 +307,18 @@ def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
     )
 
 
+def _ready_by(rows: Rows, *columns: str) -> defaultdict[tuple[Any, ...], Count]:
+    """How many jobs of these lanes or queues are ready, by some columns."""
+    found: defaultdict[tuple[Any, ...], Count] = defaultdict(lambda: Count(0))
+    for row in rows:
+        before = found[key := tuple(row[column] for column in columns)]
+        found[key] = Count(before.jobs + row["ready"], estimated=before.estimated or row["ready_estimated"])
+    return found
+
+
+def _jobs_are(count: Count) -> str:
+    return f"{count} {'is' if count.jobs == 1 else 'are'}"
+
+
 def _are(count: int, thing: str) -> str:
-    return f"{number(count, estimated=count > EXACT)} {thing}{' is' if count == 1 else 's are'}"
+    return f"{count:,} {thing}{' is' if count == 1 else 's are'}"

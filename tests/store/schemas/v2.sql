@@ -4876,10 +4876,11 @@ end;
 create or replace function outlive.count_lanes()
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
-  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean)
+  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean, ready_estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
--- The jobs that wait, by lane and priority.
+-- The jobs that wait, by lane and priority, and those among them that could run now. Ready jobs come first in the
+-- index of a lane, so they are counted however many are scheduled behind them.
 #variable_conflict use_column
 declare
   bound int := outlive.exact_up_to((select count(*) from outlive.waiting_lanes()));
@@ -4894,22 +4895,21 @@ begin
       select t.* from outlive.waiting t where t.ctid >= p.first and t.ctid < p.past offset 0) w
     group by 1, 2, 3, 4),
   lane as materialized (
-    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, h.ready_at as oldest, s.sampled, s.retryable,
-      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large
+    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, c.oldest, s.sampled, s.retryable,
+      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large,
+      coalesce(s.ready > 2 * bound, false) or c.ready > bound as many_ready
     from outlive.waiting_lanes() l
       left join lateral (
         select n.jobs as sampled, n.retryable, n.ready from sampled n
         where n.queue = l.queue and n.source = l.source and n.task = l.task and n.priority = l.priority) s on true
       cross join lateral (
-        select t.ready_at from outlive.waiting t
-        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
-        order by t.ready_at limit 1) h
-      cross join lateral (
-        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready
+        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready,
+          min(w.ready_at) filter (where w.ready_at <= present) as oldest
         from (
           select t.ready_at from outlive.waiting t
           where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
-          order by t.ready_at limit case when s.sampled > 2 * bound then 0 else bound + 1 end) w) c),
+            and t.ready_at <= case when s.sampled > 2 * bound then present else 'infinity' end
+          order by t.ready_at limit case when s.ready > 2 * bound then 1 else bound + 1 end) w) c),
   failed as materialized (
     select l.queue, l.source, l.task, w.priority, count(*) as jobs,
       sum(count(*)) over (partition by l.queue, l.source, l.task) > bound as large
@@ -4919,7 +4919,8 @@ begin
       limit bound + 1) w
     group by 1, 2, 3, 4)
   select l.queue, l.source, l.task, l.priority, greatest(0, n.jobs - n.retryable), n.retryable,
-    case when l.large then l.sampled_ready::bigint else l.ready end, l.oldest, l.large, coalesce(f.large, false)
+    case when l.many_ready then greatest(l.ready, l.sampled_ready::bigint) else l.ready end, l.oldest, l.large,
+    coalesce(f.large, false), l.many_ready
   from lane l
     left join failed f on f.queue = l.queue and f.source = l.source and f.task = l.task and f.priority = l.priority
     cross join lateral (
@@ -5764,24 +5765,25 @@ select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
   sum(c.blocked)::bigint as blocked, sum(c.suspended)::bigint as suspended,
   sum(c.quarantined)::bigint as quarantined,
-  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
+  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated,
+  bool_or(c.ready_estimated) as ready_estimated
 from (
   select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as suspended,
-    0 as quarantined, oldest_ready_at, estimated
+    0 as quarantined, oldest_ready_at, estimated, ready_estimated
   from outlive.count_lanes()
   union all
-  select queue, 0, 0, count(*), 0, 0, 0, null, false from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, 0, null, false, false from outlive.running group by queue
   union all
   select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
     case when state = 'blocked' then jobs else 0 end, case when state = 'suspended' then jobs else 0 end,
-    case when state = 'quarantined' then jobs else 0 end, null, estimated
+    case when state = 'quarantined' then jobs else 0 end, null, estimated, false
   from outlive.count_held()
   union all
-  select name, 0, 0, 0, 0, 0, 0, null, false from outlive.queues
+  select name, 0, 0, 0, 0, 0, 0, null, false, false from outlive.queues
   union all
-  select queue, 0, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
+  select queue, 0, 0, 0, 0, 0, 0, null, false, false from outlive.tasks group by queue
   union all
-  select n.name, 0, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
+  select n.name, 0, 0, 0, 0, 0, 0, null, false, false from outlive.workers k, unnest(k.queues) n(name)
   where k.state in ('active', 'stale', 'draining')) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
@@ -5857,7 +5859,7 @@ from place p cross join lateral (
 -- the sources and schedules 200 have figures of their own, those in trouble first.
 create view outlive.metrics as
 with lane as materialized (
-  select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
+  select l.queue, l.pending, l.retryable, l.ready, l.oldest_ready_at as oldest
   from outlive.count_lanes() l),
 live as materialized (
   select 'running' as state, r.queue, count(*) as jobs,

@@ -121,24 +121,25 @@ select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
   sum(c.blocked)::bigint as blocked, sum(c.suspended)::bigint as suspended,
   sum(c.quarantined)::bigint as quarantined,
-  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
+  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated,
+  bool_or(c.ready_estimated) as ready_estimated
 from (
   select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as suspended,
-    0 as quarantined, oldest_ready_at, estimated
+    0 as quarantined, oldest_ready_at, estimated, ready_estimated
   from outlive.count_lanes()
   union all
-  select queue, 0, 0, count(*), 0, 0, 0, null, false from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, 0, null, false, false from outlive.running group by queue
   union all
   select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0, 0,
     case when state = 'blocked' then jobs else 0 end, case when state = 'suspended' then jobs else 0 end,
-    case when state = 'quarantined' then jobs else 0 end, null, estimated
+    case when state = 'quarantined' then jobs else 0 end, null, estimated, false
   from outlive.count_held()
   union all
-  select name, 0, 0, 0, 0, 0, 0, null, false from outlive.queues
+  select name, 0, 0, 0, 0, 0, 0, null, false, false from outlive.queues
   union all
-  select queue, 0, 0, 0, 0, 0, 0, null, false from outlive.tasks group by queue
+  select queue, 0, 0, 0, 0, 0, 0, null, false, false from outlive.tasks group by queue
   union all
-  select n.name, 0, 0, 0, 0, 0, 0, null, false from outlive.workers k, unnest(k.queues) n(name)
+  select n.name, 0, 0, 0, 0, 0, 0, null, false, false from outlive.workers k, unnest(k.queues) n(name)
   where k.state in ('active', 'stale', 'draining')) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
@@ -214,7 +215,7 @@ from place p cross join lateral (
 -- the sources and schedules 200 have figures of their own, those in trouble first.
 create view outlive.metrics as
 with lane as materialized (
-  select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
+  select l.queue, l.pending, l.retryable, l.ready, l.oldest_ready_at as oldest
   from outlive.count_lanes() l),
 live as materialized (
   select 'running' as state, r.queue, count(*) as jobs,

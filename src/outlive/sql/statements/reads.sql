@@ -198,8 +198,8 @@ select coalesce(q.name, r.queue) as name, coalesce(q.paused, false) as paused, q
   coalesce(q.waiting, 0) as waiting, coalesce(q.ready, 0) as ready, coalesce(q.running, 0) as running,
   coalesce(q.blocked, 0) as blocked, coalesce(q.suspended, 0) as suspended,
   coalesce(q.quarantined, 0) as quarantined, q.oldest_ready_at,
-  coalesce(q.estimated, false) as estimated, coalesce(r.per_minute, 0) as per_minute,
-  coalesce(r.estimated, false) as rate_estimated, r.waited_s
+  coalesce(q.estimated, false) as estimated, coalesce(q.ready_estimated, false) as ready_estimated,
+  coalesce(r.per_minute, 0) as per_minute, coalesce(r.estimated, false) as rate_estimated, r.waited_s
 from outlive.queue_states q full join outlive.queue_rates() r on r.queue = q.name order by 1;
 
 -- name: list_sources
@@ -233,9 +233,8 @@ select t.name, t.queue, t.priority, t.signature from outlive.tasks t where t.nam
 
 -- name: list_lanes
 -- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
-select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready,
-  case when l.ready > 0 then l.oldest_ready_at end as oldest_ready_at, l.estimated,
-  outlive.lacking(l.task) as lacking
+select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready, l.oldest_ready_at,
+  l.estimated, l.ready_estimated, outlive.lacking(l.task) as lacking
 from outlive.count_lanes() l
 order by l.ready desc, l.pending + l.retryable desc, 1, 2, 3, 4 limit :limit::int;
 

@@ -37,10 +37,11 @@ end;
 create or replace function outlive.count_lanes()
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
-  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean)
+  oldest_ready_at timestamptz, estimated boolean, retryable_estimated boolean, ready_estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
--- The jobs that wait, by lane and priority.
+-- The jobs that wait, by lane and priority, and those among them that could run now. Ready jobs come first in the
+-- index of a lane, so they are counted however many are scheduled behind them.
 #variable_conflict use_column
 declare
   bound int := outlive.exact_up_to((select count(*) from outlive.waiting_lanes()));
@@ -55,22 +56,21 @@ begin
       select t.* from outlive.waiting t where t.ctid >= p.first and t.ctid < p.past offset 0) w
     group by 1, 2, 3, 4),
   lane as materialized (
-    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, h.ready_at as oldest, s.sampled, s.retryable,
-      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large
+    select l.queue, l.source, l.task, l.priority, c.jobs, c.ready, c.oldest, s.sampled, s.retryable,
+      s.ready as sampled_ready, coalesce(s.sampled > 2 * bound, false) or c.jobs > bound as large,
+      coalesce(s.ready > 2 * bound, false) or c.ready > bound as many_ready
     from outlive.waiting_lanes() l
       left join lateral (
         select n.jobs as sampled, n.retryable, n.ready from sampled n
         where n.queue = l.queue and n.source = l.source and n.task = l.task and n.priority = l.priority) s on true
       cross join lateral (
-        select t.ready_at from outlive.waiting t
-        where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
-        order by t.ready_at limit 1) h
-      cross join lateral (
-        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready
+        select count(*) as jobs, count(*) filter (where w.ready_at <= present) as ready,
+          min(w.ready_at) filter (where w.ready_at <= present) as oldest
         from (
           select t.ready_at from outlive.waiting t
           where t.queue = l.queue and t.source = l.source and t.task = l.task and t.priority = l.priority
-          order by t.ready_at limit case when s.sampled > 2 * bound then 0 else bound + 1 end) w) c),
+            and t.ready_at <= case when s.sampled > 2 * bound then present else 'infinity' end
+          order by t.ready_at limit case when s.ready > 2 * bound then 1 else bound + 1 end) w) c),
   failed as materialized (
     select l.queue, l.source, l.task, w.priority, count(*) as jobs,
       sum(count(*)) over (partition by l.queue, l.source, l.task) > bound as large
@@ -80,7 +80,8 @@ begin
       limit bound + 1) w
     group by 1, 2, 3, 4)
   select l.queue, l.source, l.task, l.priority, greatest(0, n.jobs - n.retryable), n.retryable,
-    case when l.large then l.sampled_ready::bigint else l.ready end, l.oldest, l.large, coalesce(f.large, false)
+    case when l.many_ready then greatest(l.ready, l.sampled_ready::bigint) else l.ready end, l.oldest, l.large,
+    coalesce(f.large, false), l.many_ready
   from lane l
     left join failed f on f.queue = l.queue and f.source = l.source and f.task = l.task and f.priority = l.priority
     cross join lateral (
