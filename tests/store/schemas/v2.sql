@@ -3338,6 +3338,7 @@ end $$;
 -- The time of a job's state is when it is ready, while it waits; when its attempt began, while it runs; since when
 -- it is held; or when it ended. Each index by lane has this time last, so the jobs that match are read in order
 -- from the lanes that match, and no other job is read. Lanes are found by a loose index scan, one step for each.
+-- A filter by time takes no job whose time is yet to come: it has not come into its state.
 
 create or replace function outlive.waiting_lanes()
 returns table (queue text, source text, task text, priority smallint)
@@ -3578,7 +3579,8 @@ declare
   every_state text[] := coalesce(
     states, '{pending,retryable,running,blocked,suspended,quarantined,succeeded,failed,cancelled}');
   from_at timestamptz := coalesce(outlive.now() - since_s * interval '1 second', '-infinity');
-  until_at timestamptz := coalesce(outlive.now() - older_s * interval '1 second', 'infinity');
+  until_at timestamptz := coalesce(outlive.now() - older_s * interval '1 second',
+    case when since_s is null then 'infinity' else outlive.now() + interval '1 microsecond' end);
   every_lane boolean := of_task is null and in_queue is null and of_source is null;
   every_time boolean := since_s is null and older_s is null;
   names text[] := array(
