@@ -60,6 +60,15 @@ def test_a_worker_serves_other_queues_while_it_runs(start, queue, database_url, 
     assert other.result(20) == 4
 
 
+def test_the_queues_that_a_worker_was_started_with_are_not_called_the_wish_of_an_operator(start, database_url):
+    worker = start(slots=1, name="web-7", queues="mail,news")
+    assert faults.add.using(queue="mail").enqueue(1, 2).result(20) == 3
+    Cli(database_url)("workers", "set", "web-7", "--slots", "2")
+    said = "has 2 slots and serves the queues mail, news now, because an operator asked for it"
+    eventually(lambda: said in worker.log(), within_s=20)
+    assert worker.log().count("because an operator asked for it") == 1
+
+
 def test_what_no_worker_can_have_is_refused(queue, database_url):
     cli = Cli(database_url)
     queue.register_worker(name="web-7")

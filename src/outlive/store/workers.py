@@ -12,7 +12,7 @@ import msgspec
 from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
-from outlive.statement import Statement
+from outlive.statement import Row, Statement
 from outlive.store.statements import (
     any_row,
     decoded_by,
@@ -102,7 +102,12 @@ def taken_over_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | N
     """Those of these tasks whose unfinished jobs other apps were the last to run, with other functions."""
 
 
-@decoded_by(structs(Wanted))
+def _wanted(rows: list[Row]) -> list[Wanted]:
+    """Queues as a worker has them: to compare them with a list would find them changed."""
+    return [Wanted(drain, reload, slots, queues and tuple(queues)) for drain, reload, slots, queues in rows]
+
+
+@decoded_by(_wanted)
 def heartbeat(
     worker: UUID,
     state: str,
