@@ -22,6 +22,7 @@ from uuid import UUID
 import django
 import psycopg
 from asgiref.sync import async_to_sync
+from django.contrib.admin.utils import display_for_value
 from django.contrib.auth.models import Permission, User
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -43,6 +44,7 @@ from outlive.django.management.commands import outlive_worker
 from outlive.django.models import Job
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.errors import ConfigError, SchemaMismatch
+from outlive.humanize import short_id
 from tests.django import tasks
 from tests.waiting import eventually
 
@@ -365,6 +367,43 @@ class OperatingTests(TransactionTestCase):
         self.client.post("/admin/outlive/job/", {**chosen, "_selected_action": [other.id]})
         assert shown(state="pending") == {other.id}
 
+    def test_the_list_of_jobs_counts_each_choice_of_a_filter(self) -> None:
+        for _ in range(3):
+            tasks.add.enqueue(1)
+        tasks.anything.enqueue()
+        self.client.force_login(User.objects.create_superuser("ada"))
+
+        def counts(**given: str) -> dict[str, str]:
+            page = self.client.get("/admin/outlive/job/", {"_facets": "True", **given}).content.decode()
+            return dict(re.findall(r">\s*(\w+) \((.*?)\)", page))
+
+        assert (counts()["pending"], counts()["failed"]) == ("4", "0")
+        assert (counts(queue="mail")["pending"], counts(state="failed")["pending"]) == ("1", "4")
+        assert counts(q="tests.django.tasks.add")["pending"] == "-"
+
+    def test_a_search_takes_the_first_digits_of_an_id_or_a_task(self) -> None:
+        result, other = tasks.add.enqueue(1), tasks.anything.enqueue()
+        self.client.force_login(User.objects.create_superuser("ada"))
+
+        def found(**given: str) -> set[str]:
+            page = self.client.get("/admin/outlive/job/", given).content.decode()
+            return {one.id for one in (result, other) if one.id in page}
+
+        assert found(q=short_id(result.id)) == found(q=result.id[:35].upper()) == {result.id}
+        assert found(q=result.id[:6]) == {result.id, other.id}
+        assert found(q=result.id[:6], queue="mail") == {other.id}
+        assert found(q=result.id[:35], state="failed") == set()
+        assert found(q="tests.django.tasks.add") == found(q="tests.django.tasks.add", state="pending") == {result.id}
+        assert found(q="nothing") == set()
+
+    def test_a_list_says_that_it_ends_before_all_jobs_do(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("select outlive.enqueue('add', '{}') from generate_series(1, 1001)")
+        self.client.force_login(User.objects.create_superuser("ada"))
+        said = "The list ends after 1,000: there may be more"
+        assert said in self.client.get("/admin/outlive/job/", {"state": "pending"}).content.decode()
+        assert said not in self.client.get("/admin/outlive/job/").content.decode()
+
 
 class FlushTests(TransactionTestCase):
     """TransactionTestCase commits, and flushes the database after each test."""
@@ -455,6 +494,8 @@ class WorkingTests(TransactionTestCase):
         self.client.force_login(User.objects.create_superuser("root"))
         page = self.client.get(f"/admin/outlive/job/{done['refuse'].id}/change/").content.decode()
         assert ("in refuse" in page, "ValueError: no: never" in page) == (True, True), page
+        ended = display_for_value(done["refuse"].finished_at, "-")
+        assert (f"failed on ada, {ended}<br>" in page, "From 0, the most urgent" in page) == (True, True), page
         assert "ValueError: no: never" in self.client.get("/admin/outlive/job/", {"state": "failed"}).content.decode()
         assert "[[],{}]" in self.client.get(f"/admin/outlive/job/{done['anything'].id}/change/").content.decode()
         killer = f"/admin/outlive/killer/{done['crash'].id}/change/"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
@@ -16,7 +15,6 @@ from outlive.store import JobFilter
 FIELDS = (*TEXTS, "state", "batch", "since", "before")
 MAX_IDS = 1000
 MAX_VALUE = 500
-_DIGITS = re.compile(r"[0-9a-f]{4,32}")
 
 
 class BadField(BadArguments):
@@ -60,9 +58,3 @@ def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:
     if len(found) > MAX_IDS:
         raise BadArguments(f"more than {MAX_IDS} jobs are selected: use a filter")
     return found
-
-
-def prefix(text: str | None) -> str | None:
-    """The digits of an id, if that is what was searched for."""
-    digits = (text or "").replace("-", "").lower()
-    return digits if _DIGITS.fullmatch(digits) else None

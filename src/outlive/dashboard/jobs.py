@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlive import store
 from outlive.dashboard import charts, graph, job_steps, postmortem, searches
-from outlive.dashboard.job_choice import FIELDS, BadField, filter_of, prefix
+from outlive.dashboard.job_choice import FIELDS, BadField, filter_of
 from outlive.dashboard.overview import tally
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.searches import PAGE
@@ -36,7 +36,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
     oldest = visit.get("sort") == "oldest"
-    digits = None if wrong else prefix(wanted.text)
+    digits = None if wrong else selection.prefix(wanted.text)
     ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)

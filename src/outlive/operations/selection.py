@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ FEW = 100
 """So many jobs a count that is in a hurry looks at first, if each has to be checked: some 20 to 40 ms."""
 TEXTS = ("task", "queue", "source", "worker", "text")
 """The parts of a filter that are as people write them."""
+_DIGITS = re.compile(r"[0-9a-f]{4,32}")
 _LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text": "with the text", "ids": "jobs"}
 
 
@@ -28,6 +30,12 @@ def in_words(key: str, value: object) -> tuple[str, str]:
     elif isinstance(value, list | tuple):
         value = few(value, 3 if key == "ids" else len(value))
     return _LABELS.get(key, key.replace("_", " ")), str(value)
+
+
+def prefix(text: str | None) -> str | None:
+    """The digits of an id, if that is what was searched for."""
+    digits = (text or "").replace("-", "").lower()
+    return digits if _DIGITS.fullmatch(digits) else None
 
 
 class Count(NamedTuple):
