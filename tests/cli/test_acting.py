@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from outlive import store
+import msgspec
+
+from outlive import operations, store
+from outlive.operations.verbs import CANCEL, Tally, act
 from outlive.states import Outcome
 from tests.driving.commands import ended
 from tests.waiting import eventually
@@ -99,6 +102,15 @@ def test_ids_may_be_given_by_their_first_digits(cli, queue):
     batch = queue.run(store.open_batch(UUID(int=7), "import"))
     assert cli("batches", "show", str(batch)[:33], "--json").json["id"] == str(batch)
     assert cli("jobs", "--batch", str(batch)[:30]).out.startswith("no job matches in ")
+
+
+def test_the_audit_names_the_jobs_that_an_action_has_changed_the_first_thousand(queue):
+    ids = queue.values("select outlive.enqueue('work', '{}') from generate_series(1, 1200)")
+    done, tally = queue.make_finished(), Tally(CANCEL)
+    operations.run(act(tally, [done, *ids], operations.By("ada", uuid4())), queue.run)
+    (entry,) = queue.run(store.list_audit())
+    assert (tally.changed, entry["jobs"]) == (1200, 1200)
+    assert msgspec.json.decode(entry["what"]) == {"ids": [str(id) for id in ids[:1000]]}
 
 
 def test_what_operators_do_is_listed_in_the_audit(cli, queue):

@@ -107,7 +107,7 @@ def act(
     tally: Tally, chosen: JobFilter | Sequence[UUID], by: By, *, stop: Callable[[int], bool] = lambda _: False
 ) -> Steps[None]:
     """Do what the tally counts. `stop` is called with the size of each portion, and may end the work."""
-    what: object = chosen if isinstance(chosen, JobFilter) else {"ids": chosen[: store.MOST_IDS]}
+    what = chosen if isinstance(chosen, JobFilter) else None
     past: str | None = None
     while True:
         # The oldest first if they are retried: a job that another one waits for has mostly ended before that one.

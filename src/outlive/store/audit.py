@@ -20,7 +20,8 @@ MOST_IDS = 1000
 def act(verb: Verb, ids: list[UUID], *, who: str, what: object = None, entry: UUID) -> Statement[list[Change]]:
     """Do something to jobs, and write that to the audit. Returns what became of each job that exists.
 
-    `what` is how the jobs were chosen; without it, by their ids. Several calls with the same `entry` are one action.
+    `what` is how the jobs were chosen; without it, by their ids, and the audit names those that were changed. Several
+    calls with the same `entry` are one action.
     """
     told = {"ids": ids[:MOST_IDS]} if what is None else what
     return statement("act", structs(Change), verb=verb, ids=ids, who=who, what=msgspec.json.encode(told), entry=entry)

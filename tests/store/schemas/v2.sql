@@ -3284,21 +3284,23 @@ end $$;
 
 create or replace function outlive.write_audit(entry uuid, who text, action text, what jsonb, jobs bigint)
 returns void language sql
--- An action on many jobs takes several transactions, and each adds its jobs to the same entry.
+-- An action on many jobs takes several transactions. Each adds its jobs to the same entry, with up to 1,000 ids.
 begin atomic
   insert into outlive.audit as a (id, at, who, action, what, jobs)
   values (entry, outlive.now(), who, action, what, jobs)
-  on conflict (id) do update set jobs = a.jobs + excluded.jobs;
+  on conflict (id) do update set jobs = a.jobs + excluded.jobs,
+    what = case when a.what ? 'ids' then jsonb_set(a.what, '{ids}',
+      jsonb_path_query_array((a.what -> 'ids') || (excluded.what -> 'ids'), '$[0 to 999]')) else a.what end;
 end;
 
 create or replace function outlive.act(verb text, ids uuid[], who text, what jsonb, entry uuid)
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- cancel, retry, repeat, release or prune jobs, and write that to the audit. Zero rows: no such job. A job that is
--- pruned has the state pruned.
+-- cancel, retry, repeat, release or prune jobs, and write that to the audit, whose ids are those that it changed.
+-- Zero rows: no such job. A job that is pruned has the state pruned.
 declare
   one record;
   known uuid[];
-  jobs bigint := 0;
+  done uuid[] := '{}';
 begin
   if verb = 'prune' then
     known := array(select j.id from outlive.jobs j where j.id = any(ids));
@@ -3320,11 +3322,15 @@ begin
     from unnest(known) k(id), lateral (select outlive.state_of(k.id) as state) s where verb = 'prune'
   loop
     id := one.id; state := one.state; changed := one.changed; note := one.note;
-    jobs := jobs + changed::int;
+    done := case when changed then done || id else done end;
     return next;
   end loop;
-  if jobs > 0 then
-    perform outlive.write_audit(entry, who, verb, what, jobs);
+  if done <> '{}' then
+    if what ? 'ids' then
+      done := array(select u from unnest(ids) u where u = any(done));
+      what := jsonb_set(what, '{ids}', to_jsonb(done[:1000]));
+    end if;
+    perform outlive.write_audit(entry, who, verb, what, cardinality(done));
   end if;
 end $$;
 
