@@ -74,6 +74,7 @@ class Run(Frame, tag=1):
     """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
     shared: bool = False
     """Run it beside the other jobs of this child."""
+    failures: int = 0
 
 
 class Stopping(Frame, tag=2):

@@ -60,6 +60,26 @@ def waits(self: Request, countdown: float | None = None) -> None:
     raise self.retry(countdown=countdown)
 
 
+@shared_task(bind=True, max_retries=1, default_retry_delay=0)
+def hopeless(self: Request, named: bool = False) -> None:
+    try:
+        print(os.environ["NONE"])
+    except KeyError as error:
+        raise self.retry(exc=ValueError("no x") if named else None) from error
+
+
+@shared_task(bind=True, max_retries=0)
+def gives_up(self: Request) -> None:
+    self.retry()
+
+
+@shared_task(bind=True, max_retries=1, default_retry_delay=0)
+def rested(self: Request) -> int:
+    """Each wait makes an attempt, which is no retry."""
+    outlive.current().sleep("1s")
+    return self.request.retries
+
+
 @shared_task(bind=True)
 def described(self: Request, *args: int, **kwargs: str) -> list[Any]:
     return [self.request.args, self.request.kwargs, self.request.hostname]
@@ -159,6 +179,31 @@ def test_a_retry_of_a_bound_task_comes_after_exactly_the_delay_that_it_says(outl
     assert outlive_jobs.run() == []
     outlive_jobs.advance("5s")
     assert len(outlive_jobs.run()) == 5
+
+
+def test_a_bound_task_without_a_retry_left_fails_with_what_led_to_it(outlive_jobs):
+    results = [hopeless.delay(), hopeless.delay(named=True), gives_up.delay()]
+    first = outlive_jobs.run()
+    assert [type(one.exception.__cause__) for one in first[:2]] == [KeyError, ValueError]
+    outlive_jobs.run()
+    errors, stacks = [], []
+    for result in results:
+        with pytest.raises(outlive.JobFailed) as failed:
+            result.get(5)
+        assert failed.value.attempt is not None
+        errors.append(failed.value.attempt.error)
+        stacks.append(failed.value.attempt.stack or "")
+    assert errors == ["KeyError: 'NONE'", "ValueError: no x", "OutliveError: no try is left: max_retries is 0"]
+    assert all('print(os.environ["NONE"])' in stack for stack in stacks[:2])
+
+
+def test_the_retries_of_a_bound_task_count_no_wait_and_end_with_its_max_attempts(outlive_jobs, monkeypatch):
+    waited = rested.delay()
+    ran = outlive_jobs.run(delayed=True)
+    assert (ran[-1].attempt, waited.get(5)) == (2, 0)
+    monkeypatch.setattr(app, "tasks", {})
+    own = shared_task(bind=True, max_retries=3, max_attempts=9, name="own")(whoami.task.function.__wrapped__)
+    assert own(3)[2] == 8
 
 
 def test_a_bound_task_sees_its_arguments_and_its_host(outlive_jobs):

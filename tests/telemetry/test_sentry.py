@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlive import ConfigError, State
+from outlive import ConfigError, State, celery, config
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
 from tests.telemetry import observed
@@ -106,6 +106,19 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert (late["exception"]["values"][0]["type"], late["tags"]["outlive.outcome"]) == ("TimedOut", "timed_out")
     (plain,) = found[str(jobs["tagged"].id)]
     assert "mine" not in plain["tags"]
+
+
+def test_a_bound_task_of_celery_makes_one_event_when_no_retry_is_left(start, receiver, database_url):
+    before = celery.app.configure(config.load(flags={"database_url": database_url}))
+    try:
+        worker = start(slots=1, target="tests.integrations.test_celery:app", sentry="true")
+        job = celery.app.tasks["tests.integrations.test_celery.hopeless"].enqueue()
+        eventually(lambda: job.status() is State.FAILED, within_s=30, what="no retry is left")
+        assert worker.stop() == 0
+    finally:
+        celery.app.configure(before)
+    [event] = events(receiver)[str(job.id)]
+    assert (event["tags"]["outlive.attempt"], event["exception"]["values"][-1]["type"]) == ("2", "KeyError")
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     for name in ("ignore_result", "track_started", "retry_jitter"):
         options.pop(name, None)  # What outlive does anyway.
     retries = retrying.get("max_retries", options.pop("max_retries", 3))
+    retries = options["max_attempts"] - 1 if "max_attempts" in options else retries
     delay = retrying.get("countdown", options.pop("default_retry_delay", 180))
     ours: dict[str, Any] = {"fail_on": BaseException, "backoff": [delay]}
     ours["max_attempts"] = MAX_COUNT if retries is None else retries + 1
@@ -98,17 +100,20 @@ class Request:
         self.default_retry_delay, self.args, self.kwargs = default_retry_delay, list(args), dict(kwargs or {})
         self.hostname = socket.gethostname()
         with suppress(outlive.NoJob):
-            self.id, self.retries = str(outlive.current().job_id), outlive.current().attempt - 1
+            self.id, self.retries = str(outlive.current().job_id), outlive.current().failures
 
     if not TYPE_CHECKING:
         __getattr__ = foreign_options.hinting("self or self.request of a task")
 
     def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
-        """Raise what lets outlive try again, up to `max_retries`."""
+        """Raise what lets outlive try again. After `max_retries` of them raise `exc`, or what is being handled."""
         if others:
             raise ConfigError(f"self.retry takes exc and countdown: give {min(others)} to shared_task, or leave it out")
+        error = exc or sys.exception()
+        if self.max_retries is not None and self.retries >= self.max_retries:
+            raise error or outlive.OutliveError(f"no try is left: max_retries is {self.max_retries}")
         after_s = self.default_retry_delay if countdown is None else countdown
-        raise Retry("" if exc is None else f"{type(exc).__name__}: {exc}", after=after_s) from exc
+        raise Retry("" if error is None else f"{type(error).__name__}: {error}", after=after_s) from error
 
 
 def _bound(function: Callable[..., Any], retries: int | None, delay: float | None) -> Callable[..., Any]:

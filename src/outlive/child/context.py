@@ -113,6 +113,11 @@ class Context:
         return self._run.attempt
 
     @property
+    def failures(self) -> int:
+        """How many earlier attempts have failed, as `max_attempts` counts: no crash, loss, release or wait is one."""
+        return self._run.failures
+
+    @property
     def token(self) -> int:
         """The token of this attempt. After a wait it is a new one."""
         return self._run.token

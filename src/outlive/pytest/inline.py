@@ -108,6 +108,7 @@ class Inline:
             max_result_bytes=task.app.config.max_result_bytes,
             steps=kept,
             source=claimed.source,
+            failures=claimed.failures,
         )
         watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)
