@@ -79,9 +79,10 @@ LEFT_OUT = {
     "store_errors_even_if_ignored": "leave it out: every attempt keeps its error",
     **dict.fromkeys(("trail", "send_events"), "leave it out: the dashboard and `outlive show ID` always have it"),
     **dict.fromkeys(
-        ("routing_key", "exchange", "compression", "headers", "connection", "producer", "retry_policy"),
+        ("routing_key", "exchange", "compression", "connection", "producer", "retry_policy"),
         "leave it out: it is for a broker",
     ),
+    "headers": "give the job what they say as an argument; a trace of OpenTelemetry or Sentry goes with it in any case",
     **dict.fromkeys(("on_failure", "after_return"), "use @app.on_failed, or a decorator below @app.task"),
     "base": "use @app.on_failed and @app.on_process_start in place of a class, and a decorator below @app.task",
 }
@@ -208,6 +209,7 @@ CELERY_NAMES = {
     **dict.fromkeys(("chunks", "xmap", "xstarmap"), _GROUP),
     "MaxRetriesExceededError": "write self.request.retries >= self.max_retries: a job that has no retry left "
     "fails with the error of its last try",
+    "Retry": "catch outlive.Retry, which self.retry raises, or raise it",
     "TaskRevokedError": "catch outlive.JobFailed, whose state is cancelled",
     "states": 'compare texts: result.state == "SUCCESS"',
     "schedule": 'write @app.schedule(every="5m") above @shared_task',

@@ -5,6 +5,7 @@ import importlib
 import os
 import socket
 import threading
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -363,13 +364,15 @@ def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_w
             r"leave it out: a job without a return value stores nothing; keep_finished=… limits the rest$",
         ),
         ("shadow", r"leave it out: a job has the name of its task$"),
+        ("headers", r"give the job what they say as an argument; a trace"),
         ("throws", r"leave it out, and raise outlive\.Cancel"),
         ("retry_backoff", r"give it to the task, or write add\.task\.using\(…\)"),
     ],
 )
 def test_an_option_of_a_call_that_means_something_else_is_refused_with_what_to_write(option, sentence):
-    with pytest.raises(outlive.ConfigError, match=f"apply_async does not take {option}: {sentence}"):
-        add.apply_async((1, 2), **{option: True})
+    for call in (add.s(1, 2).set, add.s(1, 2).clone, partial(add.apply_async, (1, 2))):
+        with pytest.raises(outlive.ConfigError, match=f"apply_async does not take {option}: {sentence}"):
+            call(**{option: True})
 
 
 def test_an_id_that_is_no_uuid_is_refused():
@@ -432,6 +435,10 @@ def test_a_shared_task_has_a_schedule_and_is_told_of_failed_jobs(outlive_jobs, m
 def test_tasks_get_their_queues_by_patterns_that_are_given_before_them(monkeypatch):
     with pytest.raises(outlive.ConfigError, match=r"after the task \S+test_celery.add was declared: call it above"):
         route({"*": "mail"})
+    with pytest.raises(
+        outlive.ConfigError, match=r"what route takes is \[\('web\.\*', 'q'\)\]: it must be a dict of patt"
+    ):
+        route([("web.*", "q")])  # type: ignore[arg-type]
     monkeypatch.setattr(app, "tasks", {})
     monkeypatch.setattr(app, "queue_of", {})
     route({"shop.mail.*": {"queue": "mail"}, "shop.*": "shop"})

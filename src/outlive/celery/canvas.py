@@ -46,11 +46,18 @@ class Signature:
 
     def set(self, **options: Any) -> Signature:
         """Change the options of this signature itself."""
+        self._check(options)
         self.options.update(options)
         return self
 
+    def _check(self, options: Mapping[str, Any]) -> None:
+        if refused := options.keys() - _SENT.keys():
+            hint = foreign_options.not_sent(self.task.name.rpartition(".")[2], min(refused), JobOptions.__annotations__)
+            raise ConfigError(f"apply_async does not take {min(refused)}: {hint}")
+
     def clone(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Signature:
         """A copy with more arguments, the positional ones before its own. One that is immutable takes none."""
+        self._check(options)
         one = replace(self, options={**self.options, **options})
         if self.immutable:
             return one
@@ -71,9 +78,6 @@ class Signature:
 
     def after(self, before: Before) -> BoundJob[Any]:
         """A job of outlive, which follows the ones before it, if there are any."""
-        if refused := self.options.keys() - _SENT.keys():
-            hint = foreign_options.not_sent(self.task.name.rpartition(".")[2], min(refused), JobOptions.__annotations__)
-            raise ConfigError(f"apply_async does not take {min(refused)}: {hint}")
         if before and (counted := self.options.keys() & {"countdown", "expires"}):
             hint = "leave it out, and to wait, begin the task with outlive.current().sleep(…)"
             raise ConfigError(f"{min(counted)} of a step that follows another would count from the call: {hint}")

@@ -20,7 +20,7 @@ from outlive.client import declaring
 from outlive.client.task import Task
 from outlive.errors import ConfigError, Retry
 from outlive.policy import exponential
-from outlive.validation import MAX_COUNT, known
+from outlive.validation import MAX_COUNT, known, refused
 
 
 def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
@@ -29,6 +29,8 @@ def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
     The first pattern that fits counts, and in it `*` stands for anything. It must be called before the tasks are
     declared: in the module that made the Celery app, above the imports of tasks.
     """
+    if not isinstance(queue_of, Mapping):
+        raise refused("what route takes", queue_of, 'a dict of patterns and queues: route({"shop.mail.*": "mail"})')
     if late := next(iter(app.tasks), None):
         raise ConfigError(f"route was called after the task {late} was declared: call it above the imports of tasks")
     for pattern, to in queue_of.items():
@@ -56,8 +58,8 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     A job whose worker dies runs again with `acks_late=True`, and one whose process dies with `reject_on_worker_lost`
     too. Options of outlive count more.
     """
-    if refused := options.keys() & foreign_options.NOT_SHARED.keys():
-        raise ConfigError(f"shared_task does not take {min(refused)}: {foreign_options.NOT_SHARED[min(refused)]}")
+    if others := options.keys() & foreign_options.NOT_SHARED.keys():
+        raise ConfigError(f"shared_task does not take {min(others)}: {foreign_options.NOT_SHARED[min(others)]}")
     known("shared_task", "option", options, [one for one in _TAKEN if one != "retry_jitter" or options.get(one)])
     bind, retrying = options.pop("bind", False), options.pop("retry_kwargs", {})
     for name in ("ignore_result", "track_started", "retry_jitter"):
