@@ -235,8 +235,6 @@ CELERY_NAMES = {
 }
 """What code imports from Celery, and outlive.celery does not have."""
 NOT_SHARED = {
-    "priority": "0 is the most urgent in outlive, 9 the least, and 5 the default; write @SharedTask of outlive.celery "
-    "above @app.task(priority=…), which takes the options of outlive",
     "retry_on_worker_lost": "write max_crashes=…, which counts the first one too: with 2, a job runs again after one",
     "dont_autoretry_for": "catch these exceptions in the task, and raise outlive.Fail",
 }

@@ -97,7 +97,7 @@ def told(job: UUID, error: str) -> str:
     return str(job)
 
 
-@shared_task(bind=True, retry_kwargs={"max_retries": 7, "countdown": 5}, retry_jitter=True)
+@shared_task(bind=True, priority=1, retry_kwargs={"max_retries": 7, "countdown": 5}, retry_jitter=True)
 def whoami(self: Request, number: int) -> tuple[str | None, int, int | None, int]:
     return self.request.id, self.request.retries, self.max_retries, number
 
@@ -213,12 +213,20 @@ def test_a_bound_task_sees_its_arguments_and_its_host(outlive_jobs):
     assert result.get(5) == [[1, 2], {"colour": "red"}, socket.gethostname()]
 
 
-def test_a_task_of_outlive_with_a_priority_gets_the_calls_of_celery(outlive_jobs):
+def test_a_task_of_outlive_gets_the_calls_of_celery(outlive_jobs):
     last = (add.s(1, 2) | urgent.s()).delay()
     urgent.delay(4)
     outlive_jobs.run()
     assert last.get(5) == 3
     assert {job.priority for job in outlive_jobs.enqueued(urgent.task)} == {0}
+
+
+def test_a_task_and_a_call_have_a_priority_of_outlive(outlive_jobs):
+    (whoami.s(1) | add.si(1, 2).set(priority=9)).delay()
+    add.apply_async((1, 2), priority=3)
+    outlive_jobs.run()
+    [bound], added = outlive_jobs.enqueued(whoami.task), outlive_jobs.enqueued(add.task)
+    assert (bound.priority, sorted(job.priority for job in added)) == (1, [3, 9])
 
 
 def test_a_job_of_a_canvas_tells_another_task_that_it_failed(outlive_jobs):
@@ -341,7 +349,6 @@ def test_options_of_outlive_count_more_than_those_of_celery():
     ("option", "sentence"),
     [
         ("rate_limit", r"rate_limit; did you mean source"),
-        ("priority", r"does not take priority: 0 is the most urgent in outlive, 9 the least, .*write @SharedTask"),
         ("retry_on_worker_lost", r"does not take retry_on_worker_lost: write max_crashes=…"),
         ("dont_autoretry_for", r"does not take dont_autoretry_for: catch these exceptions"),
     ],
@@ -354,7 +361,7 @@ def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_w
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("priority", r"write add\.task\.using\(priority=…\)\.enqueue\(…\)$"),
+        ("dedupe_key", r"write add\.task\.using\(dedupe_key=…\)\.enqueue\(…\)$"),
         ("link_error", r"write on_failed=other, where other is a task that takes the id"),
         ("soft_time_limit", r"give it to shared_task$"),
         ("link", r"write one \| other"),

@@ -24,7 +24,7 @@ _SENT = {
     "eta": "run_at",
     "task_id": "id",
     "time_limit": "timeout",
-    **{one: one for one in ("expires", "queue", "on_failed")},
+    **{one: one for one in ("expires", "queue", "priority", "on_failed")},
 }
 
 
