@@ -8,6 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.django.projects import PROJECT, environment, run_tests
@@ -89,6 +90,30 @@ def test_an_order_is_to_be_confirmed(database, outlive_jobs):
         outlive_jobs.assert_enqueued(confirm.using(priority=-100), 8)
 """
 
+SHARED = """
+
+from outlive.celery import shared_task
+
+
+@shared_task
+def look(number: int) -> str:
+    return Order.objects.get(pk=number).email
+"""
+ENQUEUING = """
+from django.db import connection, transaction
+from outlive.django.models import Job
+from shop.models import Order
+from shop.tasks import confirm, look
+
+with transaction.atomic():
+    look.delay_on_commit(Order.objects.create(email="ada@example.org").pk)
+    assert not Job.objects.exists()
+with transaction.atomic():
+    order = Order.objects.create(email="bob@example.org")
+    look.task.using(connection=connection).enqueue(order.pk)
+    confirm.enqueue(order.pk)
+"""
+
 
 def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url):
     said = run_tests(empty_database_url, *SUITE)
@@ -132,6 +157,27 @@ def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_s
     manage("outlive", "enqueue", "shop.tasks.later", "[]")
     manage("outlive_worker", "--batch", "--exclude-queues", "mail")  # It returns.
     assert succeeded() == 2
+
+
+@pytest.mark.long
+def test_a_worker_runs_the_shared_tasks_of_celery_beside_those_of_django(empty_database_url, tmp_path):
+    folder = shutil.copytree(PROJECT, tmp_path / "shop")
+    with (folder / "shop" / "tasks.py").open("a") as code:
+        code.write(SHARED)
+    environ = {**os.environ, **environment(empty_database_url), "OUTLIVE_DATABASE_URL": empty_database_url}
+
+    def manage(*words: str) -> str:
+        command: list[str | Path] = [sys.executable, folder / "manage.py", *words]
+        return subprocess.run(command, env=environ, text=True, capture_output=True, check=True).stdout
+
+    manage("migrate")
+    manage("shell", "-c", ENQUEUING)
+    manage("outlive_worker", "--batch", "--noreload")
+    with psycopg.connect(empty_database_url) as connection:
+        results = "select result #>> '{}' from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
+        looked = connection.execute(f"{results} where j.task = 'shop.tasks.look' order by 1").fetchall()
+        confirmed = connection.execute(f"{results} where j.task = 'shop.tasks.confirm'").fetchall()
+    assert ([text for (text,) in looked], len(confirmed)) == (["ada@example.org", "bob@example.org"], 1)
 
 
 @pytest.mark.long

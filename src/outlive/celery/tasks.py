@@ -179,6 +179,17 @@ class SharedTask:
     ) -> AsyncResult:
         return self.s(*args, **(kwargs or {})).apply_async(**options)
 
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """In Django: enqueue the job when the transaction commits."""
+        from django.db import transaction
+
+        transaction.on_commit(self.s(*args, **(kwargs or {})).set(**options).delay)
+
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         return Signature(self, args, kwargs)
 

@@ -34,6 +34,18 @@ def _import_tasks() -> None:
             importlib.import_module(name)
 
 
+def _take_shared() -> None:
+    """Let the backend `default` run the tasks of outlive.celery too, if the project has any."""
+    celery, backend = sys.modules.get("outlive.celery"), backends().get("default")
+    if celery is not None and backend is not None:
+        app, shared = app_of(backend), celery.app
+        app.tasks |= shared.tasks
+        app.sources |= shared.sources
+        app.schedules |= shared.schedules
+        app.process_starts += shared.process_starts
+        app.lifespans += shared.lifespans
+
+
 def _all_tasks() -> list[Task]:
     """Each task of a module that is imported, whatever its backend: `using(backend=…)` may have changed that.
 
@@ -85,5 +97,6 @@ def __getattr__(alias: str) -> App:
 
 django.setup()
 _import_tasks()
+_take_shared()
 _close_connections()
 _shrink_pools()
