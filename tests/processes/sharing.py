@@ -23,6 +23,7 @@ async def session() -> AsyncIterator[None]:
     yield
     await asyncio.sleep(0.1)
     print(f"closed in {os.getpid()}", flush=True)
+    logging.getLogger("shop").error("closed", extra={"host": "h"})
 
 
 async def _until(path: str) -> None:

@@ -1,5 +1,6 @@
 """Jobs that share a process: many at once in one slot, each with its own context, and none pays for a neighbour."""
 
+import json
 import os
 import re
 import signal
@@ -129,6 +130,16 @@ def test_what_a_process_has_opened_is_closed_when_it_ends(start, go):
     pid = job.result(timeout=30)
     worker.stop()
     assert f"closed in {pid}" in worker.log()
+
+
+def test_a_record_of_a_lifespan_keeps_its_level_its_logger_and_its_fields(start, go):
+    job = guest.enqueue()
+    worker = start(slots=1, target=TARGET, log_format="json", log_level="warning", wait=False)
+    pid = job.result(timeout=30)
+    worker.stop()
+    (record,) = [line for line in map(json.loads, worker.log().splitlines()) if line["message"] == "closed"]
+    assert (record["level"], record["logger"], record["extra"]) == ("error", "shop", {"host": "h"})
+    assert (record["task"], record["pid"], "job_id" in record) == (guest.name, pid, False)
 
 
 @pytest.mark.parametrize("what", ["segfault", "exit", "kill", "block", "close descriptors", "leak"])

@@ -7,7 +7,6 @@ of lines is logged per second, and the others are counted.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 
@@ -24,7 +23,6 @@ LOGGED_BYTES = 64 * 1024
 """How much of one attempt is logged per second."""
 
 _SIGN = output.SIGN.encode()
-_log = logging.getLogger("outlive.worker")
 
 
 class JobOutput:
@@ -144,6 +142,5 @@ class ChildOutput:
             self._since, self._lines_left = now, LOGGED_LINES
         for line in filter(None, lines):
             self.last = output.as_text(line.decode(errors="replace")).replace("\0", "")
-            if self._lines_left > 0:
+            if self._lines_left > 0 and job_log.printed_by_shared(pid, task, line):
                 self._lines_left -= 1
-                _log.info("child %d, shared by jobs of %s: %s", pid, task, self.last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
@@ -94,22 +95,35 @@ def _brief(error: str | None) -> str:
 
 def printed(job: Claimed, line: bytes) -> bool:
     """Log a line that a job has printed, or one of its log records. False: the log does not have its level."""
+    return _say(line, partial(_whose, job.id, job.task, job.attempt))
+
+
+def printed_by_shared(pid: int, task: str | None, line: bytes) -> bool:
+    """The same for a line that is no job's, of a child that many jobs share."""
+    return _say(line, lambda: (f"child {pid}, shared by jobs of {task}", {"task": task, "pid": pid}))
+
+
+def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> bool:
     level = logging.INFO
     if line.startswith(_SIGN):
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
     if not _log.isEnabledFor(level):
         return False
-    logs.later(partial(_printed, time.time(), job.id, job.task, job.attempt, line), size=len(line))
+    logs.later(partial(_said, time.time(), whose, line), size=len(line))
     return True
 
 
-def _printed(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
+def _whose(id: UUID, task: str, attempt: int) -> tuple[str, dict[str, object]]:
+    return f"{task} {short_id(id)} #{attempt}", _fields(id, task, attempt)
+
+
+def _said(created: float, whose: Callable[[], tuple[str, dict[str, object]]], line: bytes) -> list[str]:
     """A line of a job as text or JSON. A record of several lines is several lines of text."""
     record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
-    about = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+    who, about = whose()
+    about["stream"] = "log" if record.logger else "output"
     if record.extra:  # Of a line that only looks like a record it may be anything.
         about["extra"] = logs.redacted_within(wire.decode_or_text(record.extra.encode()))
-    who = f"{task} {short_id(id)} #{attempt}"
     return logs.lines_of_job(created, record.level, who, record.logger, record.message, about)
 
 
