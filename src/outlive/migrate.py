@@ -247,9 +247,13 @@ def address(config: Config) -> str:
     if config.database_url:
         if _has_unescaped(config.database_url, parts):
             raise ConfigError(_MALFORMED) from None
-        return config.database_url
+        if not config.database_url.startswith("postgresql:///postgres?host="):  # As the embedded server's does.
+            return config.database_url
     from outlive import embedded  # Not at the top: few commands start a server.
 
+    if config.database_url:
+        embedded.join(config.database_url, config.home)
+        return config.database_url
     return embedded.fall_back(config.home)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outlive import db, embedded, migrate, store
+from outlive import config, db, embedded, migrate, store
 from outlive.embedded import binaries
 from outlive.embedded.places import Places
 from outlive.errors import EmbeddedError
@@ -246,6 +246,14 @@ def test_the_default_directory_follows_the_environment(monkeypatch):
     assert embedded.default_directory() == Path("/home/me/.local/share/outlive")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert embedded.default_directory() == Path("/var/lib/outlive")
+
+
+def test_a_database_url_that_is_the_servers_own_address_starts_it(directory, monkeypatch):
+    monkeypatch.setenv("OUTLIVE_HOME", str(directory))
+    url = Places(directory).url
+    assert migrate.address(config.load(environ=os.environ | {"OUTLIVE_DATABASE_URL": url})) == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("show data_directory").fetchone() == (str(directory / "data"),)
 
 
 def test_falling_back_warns_once_and_names_the_directory_and_the_address(directory, monkeypatch, caplog):

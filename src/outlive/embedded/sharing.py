@@ -113,6 +113,12 @@ def ensure(
         return share.places.url
 
 
+def join(url: str, home: str | os.PathLike[str] | None) -> None:
+    """Start or join the server of `home`, or of the default directory, if this is its address."""
+    if url == Places(Path(_absolute(home))).url:
+        ensure(home)
+
+
 def repair(url: str) -> None:
     """Restart the server of this address, if this process uses it and it has died."""
     if home := _homes.get(url):
