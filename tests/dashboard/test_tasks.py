@@ -66,6 +66,18 @@ def test_of_many_ends_the_newest_give_the_rate(queue, outcome):
     assert round(queue.value(rate, 1000), 6) == 0.5
 
 
+def test_of_many_ends_as_many_are_failing_as_of_all(queue):
+    for n in range(30):
+        queue.make_finished(Outcome.SUCCEEDED if n % 5 else Outcome.FAILED)
+    queue.execute(
+        "update outlive.attempts a set ended_at = outlive.now() - n * interval '1 second'"
+        " from (select token, row_number() over (order by token) as n from outlive.attempts) t where t.token = a.token"
+    )
+    failing = "select failed_per_min / (succeeded_per_min + failed_per_min) from outlive.ends_by_task(%s)"
+    assert queue.value(failing, 1000) == 0.2
+    assert 0.15 < queue.value(failing, 20) < 0.3
+
+
 def test_a_task_without_jobs_and_one_without_a_worker_are_there(dashboard, queue):
     queue.register_task(name="idle")
     queue.make("orphan")

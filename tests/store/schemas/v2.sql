@@ -5108,15 +5108,15 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off set ena
 set enable_mergejoin = off set jit = off
 -- How the jobs of each task ended in the last hour: how many a minute succeeded, and failed for good or were
 -- quarantined; how long those ran that succeeded, p50 and p95; and the most memory that one of all these used.
--- About `most` ends are read, the newest of each lane, and `most` quarantined ones; where these are not all of the
--- hour, their own rate counts.
+-- About `most` ends are read, the newest of each lane, and `most` quarantined ones. Where these are not all of the
+-- hour, the rates of a task are those of the time for which all of its ends were read.
 begin atomic
   with lane as materialized (
     select l.task, l.state, l.hash, greatest(10, most / (count(*) over ())) as most
     from outlive.finished_lanes() l where l.state in ('succeeded', 'failed')),
   ended as (
-    select l.task, l.state, a.*, case when count(*) over same < l.most then 3600 else greatest(
-      0.001, extract(epoch from outlive.now() - min(a.ended_at) over same)) end::double precision as within_s
+    select l.task, l.state, a.*,
+      case when count(*) over same = l.most then min(a.ended_at) over same end as all_since
     from lane l, lateral (
       select t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
       where t.lane = l.hash and t.state in ('succeeded', 'failed', 'cancelled')
@@ -5124,19 +5124,24 @@ begin atomic
       order by t.ended_at desc limit l.most) a
     window same as (partition by l.hash)
     union all
-    select q.*, case when count(*) over () < most then 3600 else greatest(
-      0.001, extract(epoch from outlive.now() - min(q.ended_at) over ())) end::double precision
+    select q.*, case when count(*) over () = most then min(q.ended_at) over () end
     from (
       select t.task, t.state, t.started_at, t.ended_at, t.peak_memory_bytes from outlive.attempts t
       where t.state = 'quarantined' and t.ended_at > outlive.now() - interval '1 hour'
-      order by t.ended_at desc limit most) q)
-  select e.task, coalesce(sum(60 / e.within_s) filter (where e.state = 'succeeded'), 0),
-    coalesce(sum(60 / e.within_s) filter (where e.state in ('failed', 'quarantined')), 0),
+      order by t.ended_at desc limit most) q),
+  timed as (
+    select e.*, max(e.all_since) over (partition by e.task) as from_at from ended e),
+  weighed as (
+    select t.*, case when t.ended_at < t.from_at then 0 else 60 / greatest(
+      0.001, coalesce(extract(epoch from outlive.now() - t.from_at), 3600))::double precision end as per_min
+    from timed t)
+  select w.task, coalesce(sum(w.per_min) filter (where w.state = 'succeeded'), 0),
+    coalesce(sum(w.per_min) filter (where w.state in ('failed', 'quarantined')), 0),
     percentile_cont('{0.5,0.95}'::double precision[]) within group (
-      order by extract(epoch from e.ended_at - e.started_at)::double precision)
-      filter (where e.state = 'succeeded'),
-    max(e.peak_memory_bytes)
-  from ended e group by e.task;
+      order by extract(epoch from w.ended_at - w.started_at)::double precision)
+      filter (where w.state = 'succeeded'),
+    max(w.peak_memory_bytes)
+  from weighed w group by w.task;
 end;
 
 -- The output of attempts, while they run and afterwards.
