@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlive import store
-from outlive.model import MemoryCourse, SourceLimits
+from outlive.model import Ended, MemoryCourse, SourceLimits
 from outlive.output import LiveOutput
 from outlive.protocol import Progress
 from outlive.states import Outcome
@@ -49,6 +49,15 @@ def test_the_jobs_of_a_state_are_listed(dashboard, queue):
     page = dashboard.get("/jobs?state=failed").text
     assert (str(failed) in page, str(done) in page) == (True, False)
     assert "ValueError: no" in page
+
+
+def test_a_job_that_has_left_its_state_since_it_was_found_is_not_listed(dashboard, queue):
+    """A search keeps what it has found for some seconds."""
+    running = [queue.claim_job(queue.make()) for _ in range(2)]
+    address = "/jobs?state=running&text=work"
+    assert all(str(one.id) in dashboard.get(address).text for one in running)
+    queue.end(Ended(running[0].token))
+    assert [str(one.id) in dashboard.get(address).text for one in running] == [False, True]
 
 
 def test_a_pending_job_says_since_when_it_is_ready_and_its_arguments_come_before_its_attempts(dashboard, queue):

@@ -82,7 +82,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
 
     def look() -> list[dict[str, Any]]:
         found = context.do(selection.page(wanted, limit=limit))
-        return context.run(store.list_jobs(found.ids)) if found.ids else []
+        return context.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
 
     def show(rows: list[dict[str, Any]]) -> RenderableType:
         if not rows:

@@ -42,7 +42,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         found = Found(ids, len(ids), 0, None)
     else:
         found = await site.searches.look(wanted, visit.get("past"), oldest=oldest)
-    rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
+    rows = await site.database.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
     by_state, rough = tally(await site.answers.job_counts.get())
     verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]

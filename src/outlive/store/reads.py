@@ -69,8 +69,8 @@ def linked_jobs(id: UUID, *, limit: int) -> Statement[Table]:
 @decoded_by(lambda rows: list(map(_attempt, rows)))
 def list_attempts(id: UUID, most: int | None = None) -> Statement[list[Attempt]]: ...
 @decoded_by(table)
-def list_jobs(ids: Sequence[UUID]) -> Statement[Table]:
-    """What people want to know of these jobs, in this order."""
+def list_jobs(ids: Sequence[UUID], states: Sequence[State] = ()) -> Statement[Table]:
+    """What people want to know of these jobs, in this order, without those that have left these states since."""
 
 
 @decoded_by(table)

@@ -76,7 +76,7 @@ class ActOnMatching:
 async def first_of(site: Site, wanted: JobFilter) -> Table:
     """The first jobs that match, as far as they are found at once."""
     found = await site.database.do(selection.page(wanted, limit=LISTED, patience_s=FIND_S))
-    return await site.database.run(store.list_jobs(found.ids))
+    return await site.database.run(store.list_jobs(found.ids, wanted.states))
 
 
 def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]] = (), jobs: Table | None = None) -> Question:

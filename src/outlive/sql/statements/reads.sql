@@ -92,9 +92,10 @@ select l.* from (
 order by l.attempt;
 
 -- name: list_jobs
--- Some jobs, in the order of their ids here, with the beginning of their arguments. `since` is the time of the
--- state; `ran_s` is how long the last attempt of a finished job took, or that of a running one so far. `served` is
--- false if the job waits and no active worker has its task and serves its queue.
+-- Some jobs, in the order of their ids here, with the beginning of their arguments. A job that is in none of these
+-- states any more is left out; an empty array takes all. `since` is the time of the state; `ran_s` is how long the
+-- last attempt of a finished job took, or that of a running one so far. `served` is false if the job waits and no
+-- active worker has its task and serves its queue.
 select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses,
   s.created_at, s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at,
   s.last_outcome, s.error_message, s.batch,
@@ -108,6 +109,7 @@ select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt
     where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
       and (k.queues is null or s.queue = any(k.queues))) as served
 from unnest(:ids::uuid[]) with ordinality w(id, place) join outlive.job_states s on s.id = w.id
+where :states::text[] = '{}' or s.status = any(:states::text[])
 order by w.place;
 
 -- name: unserved_tasks
