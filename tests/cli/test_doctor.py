@@ -13,7 +13,7 @@ from outlive import program, store
 from outlive.cli import doctor
 from outlive.errors import JobFailed
 from outlive.humanize import RESTART
-from outlive.model import Schedule, SourceLimits
+from outlive.model import Ended, Schedule, SourceLimits
 from outlive.operations.findings import (
     Finding,
     judge_clock,
@@ -95,6 +95,22 @@ def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli, queue):
         assert f"its {thing} is paused; {resume}\n" in cli("show", job).out
         assert cli(*resume.split()[1:]).code == 0
         assert "paused" not in cli("show", job).out
+
+
+def test_jobs_that_are_ready_while_all_slots_are_busy_for_minutes_are_named(cli, queue):
+    queue.register_worker()
+    queue.execute("update outlive.workers set slots = 2")
+    long = [queue.claim_job(queue.make()) for _ in range(2)]
+    job, busy = queue.make(), "all slots of {} are busy (2 of 2)"
+    assert busy.format("the workers that serve it") in cli("show", job).out
+    assert not any("none has begun" in one for one in findings(cli))
+    queue.execute("update outlive.running set started_at = now() - interval '430 s'")
+    queue.execute("update outlive.waiting set ready_at = now() - interval '1 hour'")
+    told = f"1 job is ready in the queue default, and none has begun for 7 m: {busy.format('its workers')}"
+    assert findings(cli)[told]["level"] == "advice"
+    queue.end(Ended(long[0].token))
+    assert "busy" not in cli("show", job).out
+    assert not any("none has begun" in one for one in findings(cli))
 
 
 def test_the_doctor_names_the_file_of_settings_that_is_in_force(cli, tmp_path, monkeypatch):

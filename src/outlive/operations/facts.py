@@ -81,6 +81,8 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "waits", ["; ".join(unserved(job["task"], job["queue"], job["lacking"]))]
     if kind := job["paused"]:
         yield "waits", [f"its {kind} {job[kind]} is paused; {program.command(f'{kind}s resume {job[kind]}')}"]
+    elif slots := job["busy_slots"]:
+        yield "waits", [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
     if job["state"] in (State.PENDING, State.RETRYABLE):
         yield "ready" if job["state"] == State.PENDING else "next try", [job["ready_at"]]
     words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +26,8 @@ DEAD_ROWS = 100_000
 MUCH_WAL_BYTES = 1024**3
 MOST_NAMED = 5
 HOUR_S, DAY_S = 3600.0, 86_400.0
+FULL_S = 300.0
+"""Jobs may be ready for so long while their workers are busy with the same others, before it is a finding."""
 KEPT_CONNECTIONS = 2
 """Those that a worker has while it has nothing to do."""
 _RELOAD = "select pg_reload_conf()"
@@ -178,6 +181,8 @@ def judge_work(
         yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
     if lanes is not None and sources is not None:
         yield from _judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+    if queues is not None and workers is not None:
+        yield from _judge_full(queues, workers)
     yield from _judge_sources(sources or [])
     yield from _judge_schedules(schedules or [])
 
@@ -221,6 +226,23 @@ def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[st
     for (name,), ready in sorted(_ready_by(held, thing).items(), key=lambda one: -one[1].jobs)[:MOST_NAMED]:
         what = f"{_jobs_are(ready)} ready, but the {thing} {name} is paused"
         yield Finding("advice", what, program.command(f"{thing}s resume {name}"), f"{thing}s")
+
+
+def _judge_full(queues: Rows, workers: Rows) -> Iterator[Finding]:
+    """Findings about jobs that are ready while all slots of their workers have been busy with the same others."""
+    active = [row for row in workers if row["state"] == "active"]
+    for name, queue in ((row["name"], row) for row in queues if row["ready"] and not row["paused"]):
+        serving = [row for row in active if row["queues"] is None or name in row["queues"]]
+        if not serving or any(row["busy_slots"] < row["slots"] for row in serving):
+            continue
+        now = max(row["last_seen"] + timedelta(seconds=row["time_since_heartbeat_s"]) for row in serving)
+        since = max(queue["oldest_ready_at"], *(row["last_claim_at"] or now for row in serving))
+        if (for_s := (now - since).total_seconds()) >= FULL_S:
+            ready, slots = _are(queue["ready"], "job"), sum(row["slots"] for row in serving)
+            what = f"{ready} ready in the queue {name}, and none has begun for {duration(for_s // 60 * 60)}"
+            look = f"{program.command('workers')}; then cancel what takes too long, or start more workers"
+            busy = f"all slots of its workers are busy ({slots} of {slots})"
+            yield Finding("advice", f"{what}: {busy}", look, "workers")
 
 
 def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding]:

@@ -31,6 +31,11 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
       and (w.queues is null or s.queue = any(w.queues))) as served,
+  case when s.status in ('pending', 'retryable') and s.ready_at <= outlive.now() then (
+    select sum(w.slots) from outlive.worker_states w
+    where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
+      and (w.queues is null or s.queue = any(w.queues))
+    having sum(w.busy_slots) = sum(w.slots)) end as busy_slots,
   (select nullif(t.needs, '{}') from outlive.tasks t where t.name = s.task) as needs,
   outlive.lacking(s.task) as lacking,
   case when s.status in ('pending', 'retryable') then case
@@ -185,8 +190,10 @@ order by r.started_at limit :limit::int;
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
   busy_slots, claimed_ahead, trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at,
-  reload_error, labels, connections
-from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
+  reload_error, labels, connections, r.last_claim_at
+from outlive.worker_states left join (
+  select worker, max(started_at) as last_claim_at from outlive.running group by worker) r on r.worker = id
+order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
 -- Every queue that has unfinished jobs, was paused, or is named by a task or a worker. More than 10,000 jobs of a
