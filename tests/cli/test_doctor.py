@@ -77,6 +77,11 @@ def test_workers_that_died_lately_and_open_breakers_are_named(cli, queue):
     assert not any("breaker" in one for one in findings(cli))
     queue.run(store.count_outcomes([("shop", None, False)] * 5))
     found = findings(cli)
+    life = cli("show", queue.make(source="shop")).out
+    assert re.search(
+        r"the breaker of its source shop is open until \d{4}-\d\d-\d\d [\d:]{8}; then one job tries it", life
+    )
+    assert "paused" not in life
     assert found["1 worker died in the last day: crawler-1"]["level"] == "advice"
     open_now = found["the breaker of the source shop is open after 5 failures in a row"]
     assert open_now["next"].startswith("outlive sources resume shop")

@@ -259,6 +259,20 @@ def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dash
     assert re.search(r"busy on 0 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
 
 
+def test_the_page_of_a_job_leads_to_what_is_paused_and_shows_no_command(dashboard, queue):
+    queue.run(store.register_sources([SourceLimits("shop")]))
+    job = queue.make(source="shop")
+    queue.run(store.pause_queue("default"))
+    page = dashboard.get(f"/jobs/{job}")
+    assert "its queue default is paused; resume it" in words(page)
+    assert '<a href="/queues"><bdi>resume it' in page.text
+    queue.run(store.resume_queue("default"))
+    queue.run(store.count_outcomes([("shop", None, False)] * 5))
+    page = dashboard.get(f"/jobs/{job}")
+    assert "the breaker of its source shop is open until" in words(page)
+    assert '<a href="/sources?name=shop">' in page.text
+
+
 def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard):
     assert dashboard.get("/jobs/01a1e44e-59aa-7251-b8db-923b6d87e804").status_code == 404
     assert dashboard.get("/jobs/nonsense").status_code == 404

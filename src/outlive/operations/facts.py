@@ -22,9 +22,11 @@ class Link(NamedTuple):
     page: str
     id: str | None = None
     query: Mapping[str, str] = {}
+    command: str = ""
+    """What a terminal shows in place of the words."""
 
     def __str__(self) -> str:
-        return self.words
+        return self.command or self.words
 
 
 class InState(NamedTuple):
@@ -50,7 +52,8 @@ def busy(worker: Mapping[str, Any]) -> str:
 
 def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     """What is known about a job beside its arguments and attempts."""
-    source: list[Part] = [", source ", Link(job["source"], "sources")] if job["source"] else []
+    its_source = Link(job["source"], "sources", query={"name": job["source"]})
+    source: list[Part] = [", source ", its_source] if job["source"] else []
     queue = Link(job["queue"], "jobs", query={"queue": job["queue"]})
     yield "queue", [queue, *source, f", priority {job['priority']}"]
     if job["needs"]:
@@ -80,7 +83,10 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     if not job["served"]:
         yield "waits", ["; ".join(unserved(job["task"], job["queue"], job["lacking"]))]
     if kind := job["paused"]:
-        yield "waits", [f"its {kind} {job[kind]} is paused; {program.command(f'{kind}s resume {job[kind]}')}"]
+        resume = Link("resume it", f"{kind}s", command=program.command(f"{kind}s resume {job[kind]}"))
+        yield "waits", [f"its {kind} {job[kind]} is paused; ", resume]
+    elif until := job["breaker_open_until"]:
+        yield "waits", ["the breaker of its source ", its_source, " is open until ", until, "; then one job tries it"]
     elif slots := job["busy_slots"]:
         yield "waits", [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
     if job["state"] in (State.PENDING, State.RETRYABLE):

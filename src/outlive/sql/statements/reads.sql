@@ -40,8 +40,11 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
   outlive.lacking(s.task) as lacking,
   case when s.status in ('pending', 'retryable') then case
     when exists (select from outlive.queues u where u.name = s.queue and u.paused_at is not null) then 'queue'
-    when exists (select from outlive.source_health u where u.name = s.source and u.paused) then 'source'
+    when exists (select from outlive.sources u where u.name = s.source and not u.enabled) then 'source'
     end end as paused,
+  case when s.status in ('pending', 'retryable') then (
+    select u.paused_until from outlive.sources u
+    where u.name = s.source and u.paused_until > outlive.now()) end as breaker_open_until,
   (select count(*) from outlive.keyed_jobs a where a.key = q.key and a.state = 'admitted') as slots_taken,
   (select count(*) from outlive.dependencies d where d.job_id = j.id and not d.met) as waits_for,
   (select json_agg(json_build_object('id', n.needs, 'state', n.state)) from (
