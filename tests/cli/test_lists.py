@@ -299,6 +299,14 @@ def test_stats_count_the_waiting_jobs_of_each_lane(cli, queue):
     assert "shop.parse" not in cli("stats", "--lanes", "--limit", "1").out
 
 
+def test_a_suspended_job_says_until_when_it_waits_in_the_time_zone_of_its_other_times(cli, queue):
+    job = queue.make_suspended()
+    local = "select to_char(t at time zone 'Asia/Tokyo', 'YYYY-MM-DD HH24:MI:SS') from outlive.held, unnest("
+    there = queue.values(f"{local}array[since, ready_at]) t")
+    with cli.process("show", job, TZ="Asia/Tokyo") as shown:
+        assert " held       since {}: waits until {}\n".format(*there) in shown.communicate()[0]
+
+
 def test_queues_can_be_listed_paused_and_resumed(cli, queue):
     queue.make(queue="slow")
     assert cli("queues", "pause", "slow").err == ""

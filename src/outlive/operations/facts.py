@@ -94,8 +94,12 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
     if counters := [counted(job[many], one, many) for many, one in words if job[many]]:
         yield "counted", [", ".join(counters)]
-    if job["held_details"]:
-        yield "held", ["since ", job["held_since"], f": {job['held_details']}"]
+    if details := job["held_details"]:
+        until: list[Part] = [" until ", job["waits_until"]] if job["waits_until"] else []
+        yield (
+            "held",
+            ["since ", job["held_since"], f": {details.rpartition(' until ')[0] if until else details}", *until],
+        )
     for name in ("waits_for" if job["waits_for"] else "waited_for", "needed_by"):
         if job[name]:
             yield name.replace("_", " "), [*_others(job, name)]
