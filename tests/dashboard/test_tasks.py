@@ -6,7 +6,7 @@ import pytest
 
 from outlive import store
 from outlive.states import Outcome, State
-from tests.dashboard.asking import Dashboard
+from tests.dashboard.asking import Dashboard, words
 from tests.driving.making import WORKER
 
 
@@ -23,6 +23,7 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
     queue.run(store.tell_tasks(WORKER, ["work"]))
     queue.make()
     queue.run(store.block([queue.make()], "until Monday"))
+    queue.make_suspended()
     queue.claim_job(queue.make(queue="slow"))
     for _ in range(3):
         queue.run_job(queue.make(), Outcome.SUCCEEDED, peak_memory_bytes=50_000_000)
@@ -31,7 +32,8 @@ def test_a_task_has_its_counts_rates_times_memory_and_workers(dashboard, queue):
     queue.execute("update outlive.attempts set started_at = ended_at - interval '2 seconds' where state = 'succeeded'")
     assert row_of(dashboard, "work") == {
         "Task": "work",
-        "Waiting": "2",
+        "Waiting": "1",
+        "Held": "2",
         "Running": "1",
         "Failed": "1",
         "Quarantined": "1",
@@ -83,6 +85,19 @@ def test_a_task_without_jobs_and_one_without_a_worker_are_there(dashboard, queue
     queue.make("orphan")
     assert row_of(dashboard, "idle")["Waiting"] == "0"
     assert row_of(dashboard, "orphan")["Workers"] == "no worker"
+
+
+def test_each_count_of_a_task_leads_to_as_many_jobs(dashboard, queue):
+    queue.run_job(queue.make(), Outcome.FAILED)
+    queue.run(store.block([queue.make()], "until Monday"))
+    for make in (queue.make, queue.make_suspended, queue.make_finished, queue.make_quarantined):
+        make()
+    counts = re.findall(
+        r'href="(/jobs\?task=work&amp;state=[^"]*)"><span class="[^"]*">(\d+)<', dashboard.get("/tasks").text
+    )
+    assert [count for _, count in counts] == ["2", "2", "1", "1"]
+    for address, count in counts:
+        assert re.search(rf"\b{count} jobs? match", words(dashboard.get(address.replace("&amp;", "&")))), address
 
 
 def test_operators_retry_and_release_all_jobs_of_a_task(dashboard, queue):

@@ -28,16 +28,19 @@ class BadField(BadArguments):
 def filter_of(fields: Mapping[str, str]) -> JobFilter:
     given = {key: fields.get(key, "").replace("\0", "").strip()[:MAX_VALUE] or None for key in FIELDS}
     state, batch = given["state"], given["batch"]
-    if state is not None and state not in list(State):
-        raise BadField("state", f"there is no state {state!r}: choose one of {', '.join(State)}")
+    states = list(filter(None, (state or "").split(",")))
+    for one in states:
+        if one not in list(State):
+            raise BadField("state", f"there is no state {one!r}: choose one of {', '.join(State)}")
     try:
         batch_id = None if batch is None else UUID(batch)
     except ValueError:
         raise BadField("batch", f"{batch!r} is not the id of a batch") from None
     times = {key: _seconds(key, given[key]) for key in ("since", "before")}
-    states = () if state is None else (State(state),)
     texts: dict[str, Any] = {key: given[key] for key in TEXTS}
-    return JobFilter(states=states, batch=batch_id, since_s=times["since"], older_s=times["before"], **texts)
+    return JobFilter(
+        states=tuple(map(State, states)), batch=batch_id, since_s=times["since"], older_s=times["before"], **texts
+    )
 
 
 def _seconds(field: str, given: str | None) -> float | None:

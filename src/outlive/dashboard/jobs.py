@@ -45,13 +45,14 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     rows = await site.database.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
     by_state, rough = tally(await site.answers.job_counts.get())
-    verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]
+    verbs = [verb for verb in VERBS.values() if set(wanted.states) <= set(verb.takes)]
     return {
         "title": "Jobs",
         "wrong": wrong,
         "status": 400 if wrong else 200,
         "still": bool(wrong) or (visit.get("past") is not None and wanted.indexed),
         "by_state": by_state,
+        "chosen": wanted.states,
         "rough": rough,
         "jobs": rows,
         "given": given,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 SHOWN = {
-    "waiting": (State.PENDING, State.RETRYABLE, State.BLOCKED, State.SUSPENDED),
+    "waiting": (State.PENDING, State.RETRYABLE),
+    "held": (State.BLOCKED, State.SUSPENDED),
     "running": (State.RUNNING,),
     "failed": (State.FAILED,),
     "quarantined": (State.QUARANTINED,),
