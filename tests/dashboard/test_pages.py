@@ -254,9 +254,9 @@ def test_queues_without_jobs_are_listed_and_each_has_its_rate_and_its_waits(dash
     queue.make_finished(queue="busy")
     queue.register_worker()
     queue.make_suspended(queue="asleep")
-    eventually(lambda: "mail on 0 0 0 0 0 0 0" in words(dashboard.get("/queues")), what="a queue without jobs")
-    assert "asleep on 0 0 0 0 1 0" in words(dashboard.get("/queues"))
-    assert re.search(r"busy on 0 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
+    eventually(lambda: "mail on 1 worker 0 0 0 0 0 0 0" in words(dashboard.get("/queues")), what="a queue without jobs")
+    assert "asleep on 1 worker 0 0 0 0 1 0" in words(dashboard.get("/queues"))
+    assert re.search(r"busy on 1 worker 0 0 0 0 0 0 0\.2 [\d.]+ m?s [\d.]+ m?s Pause", words(dashboard.get("/queues")))
 
 
 def test_the_page_of_a_job_leads_to_what_is_paused_and_shows_no_command(dashboard, queue):
@@ -271,6 +271,34 @@ def test_the_page_of_a_job_leads_to_what_is_paused_and_shows_no_command(dashboar
     page = dashboard.get(f"/jobs/{job}")
     assert "the breaker of its source shop is open until" in words(page)
     assert '<a href="/sources?name=shop">' in page.text
+
+
+def test_a_queue_that_no_worker_serves_or_whose_source_is_shut_is_not_just_on(dashboard, queue):
+    queue.register_worker()
+    queue.execute("update outlive.workers set queues = '{mail}'")
+    queue.run(store.register_sources([SourceLimits("shop"), SourceLimits("bank"), SourceLimits("post")]))
+    queue.run(store.count_outcomes([("shop", None, False)] * 5))
+    queue.run(store.pause_source("bank"))
+    for source in ("shop", "bank", "post"):
+        queue.make(queue="mail", source=source)
+    queue.make(queue="slow")
+    shown = words(dashboard.get("/queues"))
+    assert "mail on 1 worker bank : paused shop : breaker open 3 3" in shown
+    assert "slow no worker 1 1" in shown
+
+
+def test_each_count_of_a_queue_leads_to_as_many_jobs(dashboard, queue):
+    queue.make_many(2)
+    queue.make(delay_s=60.0)
+    queue.claim_job(queue.make())
+    queue.run(store.block([queue.make()], "until Monday"))
+    queue.make_suspended()
+    queue.make_quarantined()
+    page = dashboard.get("/queues").text
+    counts = re.findall(r'href="(/jobs\?queue=default&amp;[^"]*)"><span class="[^"]*">(\d+)<', page)
+    assert [count for _, count in counts] == ["2", "3", "1", "1", "1", "1"]
+    for address, count in counts:
+        assert re.search(rf"\b{count} jobs? match", words(dashboard.get(address.replace("&amp;", "&")))), address
 
 
 def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard):

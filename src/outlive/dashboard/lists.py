@@ -9,7 +9,7 @@ from outlive import stacks, store
 from outlive.dashboard import postmortem
 from outlive.dashboard.visits import Visit
 from outlive.errors import no_batch
-from outlive.operations import facts
+from outlive.operations import facts, findings
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ FEW = 25
 NEXT = 3
 BATCHES = 100
 BATCH_JOBS = 50
+COUNTS = {
+    "ready": {"state": "pending,retryable", "before": "0s"},
+    "waiting": {"state": "pending,retryable"},
+    **{state: {"state": state} for state in ("running", "blocked", "suspended", "quarantined")},
+}
+"""How many jobs of a queue are counted, and by which filter they are found."""
 FAILED = (State.FAILED, State.QUARANTINED)
 
 
@@ -53,7 +59,16 @@ async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:
-    return {"title": "Queues", "queues": await site.answers.queue_rates.get()}
+    workers = await site.database.run(store.list_workers())
+    sources = await site.database.run(store.list_sources())
+    shut = {row["name"]: "breaker open" if row["enabled"] else "paused" for row in sources if row["paused"]}
+    behind: dict[str, dict[str, str]] = {}
+    for lane in await site.answers.lanes.get():
+        if lane["source"] in shut:
+            behind.setdefault(lane["queue"], {})[lane["source"]] = shut[lane["source"]]
+    rows = await site.answers.queue_rates.get()
+    workers_of = {row["name"]: len(findings.serving_queue(row["name"], workers)) for row in rows}
+    return {"title": "Queues", "queues": rows, "counts": COUNTS, "workers_of": workers_of, "behind": behind}
 
 
 async def schedules(site: Site, visit: Visit) -> Mapping[str, Any]:

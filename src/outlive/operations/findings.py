@@ -230,19 +230,23 @@ def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[st
 
 def _judge_full(queues: Rows, workers: Rows) -> Iterator[Finding]:
     """Findings about jobs that are ready while all slots of their workers have been busy with the same others."""
-    active = [row for row in workers if row["state"] == "active"]
-    for name, queue in ((row["name"], row) for row in queues if row["ready"] and not row["paused"]):
-        serving = [row for row in active if row["queues"] is None or name in row["queues"]]
+    for queue in (row for row in queues if row["ready"] and not row["paused"]):
+        serving = serving_queue(queue["name"], workers)
         if not serving or any(row["busy_slots"] < row["slots"] for row in serving):
             continue
         now = max(row["last_seen"] + timedelta(seconds=row["time_since_heartbeat_s"]) for row in serving)
         since = max(queue["oldest_ready_at"], *(row["last_claim_at"] or now for row in serving))
         if (for_s := (now - since).total_seconds()) >= FULL_S:
             ready, slots = _are(queue["ready"], "job"), sum(row["slots"] for row in serving)
-            what = f"{ready} ready in the queue {name}, and none has begun for {duration(for_s // 60 * 60)}"
+            what = f"{ready} ready in the queue {queue['name']}, and none has begun for {duration(for_s // 60 * 60)}"
             look = f"{program.command('workers')}; then cancel what takes too long, or start more workers"
             busy = f"all slots of its workers are busy ({slots} of {slots})"
             yield Finding("advice", f"{what}: {busy}", look, "workers")
+
+
+def serving_queue(name: str, workers: Rows) -> Rows:
+    """The active workers that take jobs of a queue."""
+    return [row for row in workers if row["state"] == "active" and (row["queues"] is None or name in row["queues"])]
 
 
 def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding]:
