@@ -35,6 +35,21 @@ def test_the_overview_says_what_needs_attention(dashboard: Dashboard, queue: Que
         eventually(lambda told=told: told in words(dashboard.get("/")), what=told)  # type: ignore[misc]
 
 
+def test_the_overview_names_problems_first_and_leads_to_each_and_always_shows_the_slots(dashboard, queue):
+    queue.make_quarantined()
+    queue.register_worker()
+    queue.claim_job(queue.make())
+    queue.run(store.register_sources([SourceLimits(f"shop-{n}") for n in range(9)]))
+    for n in range(9):
+        queue.run(store.count_outcomes([(f"shop-{n}", None, False)] * 5))
+    queue.execute("update outlive.workers set trouble = 'it is out of memory'")
+    page = dashboard.get("/").text
+    levels = re.findall('<li class="(bad|warn)"><a', page)
+    assert levels == ["bad"] + ["warn"] * 10
+    assert "and 3 more" in page
+    assert "1 worker is active , with 4 slots, 1 busy." in words(dashboard.get("/"))
+
+
 @pytest.mark.parametrize(("days", "shown"), [(0.02, ["hour", "day", "week"]), (0.5, ["day", "week"]), (6, ["week"])])
 def test_the_charts_show_the_last_hour_day_or_week(dashboard, queue, days, shown):
     queue.make_quarantined(crashes=1)

@@ -70,6 +70,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         *findings.judge_work(health, queues, workers, lanes, unserved, sources, schedules, within_s=findings.HOUR_S),
         findings.judge_failures(failed, within_s=findings.HOUR_S),
     ]
+    troubles = [one for one in found if one.level != "fine" and one.page]
     return {
         "title": "Overview",
         "by_state": by_state,
@@ -80,7 +81,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "spans": list(SPANS),
         "span": span,
         "charts": drawn(course, f"the last {span}", site.answers if span == "hour" else None),
-        "troubles": [one for one in found if one.level != "fine" and one.page],
+        "troubles": sorted(troubles, key=lambda one: one.level != "problem"),
         "active": len(active),
         "slots": sum(row["slots"] for row in active),
         "busy": sum(row["busy_slots"] for row in active),
