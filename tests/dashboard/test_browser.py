@@ -336,20 +336,27 @@ def test_no_list_hides_a_button_or_a_column_on_a_desk(page, queue):
     queue.execute("update outlive.workers set app = 'shop:app', hostname = 'web-1.example.org', memory_bytes = 67e6")
     dead = queue.register_worker(new_worker(), name="web-3", state="dead")
     queue.execute("update outlive.workers set died_at = now() - interval '23 s' where id = %s", [dead])
+    long = queue.register_worker(new_worker(), name="crawler-" + "0123456789" * 5)
+    queue.execute("update outlive.workers set app = 'shop:app' where id = %s", [long])
+    times = {"cron": "*/15 6-20 * * MON-FRI", "timezone": "Europe/Berlin"}
+    queue.run(store.add_schedule("imports-" + "0123456789" * 4, {"task": "report", "args": {}, **times}))
     queue.register_task(name="shop.render", signature=())
     make_finished(queue, task="shop.render")
     make_finished(queue, Outcome.FAILED, task="shop.render")
     make_quarantined(queue, task="shop.render")
     queue.make("shop.unknown", queue="mail", args=b'{"url": "https://example.org/a/page/with/a/long/address"}')
     shown = (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown", "jobs?state=failed")
-    for width, path in itertools.product((1200, 1024), shown):
+    for width, path in itertools.product((1440, 1200, 1024), shown):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"/{path}")
         wide = page.evaluate(
             "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
         )
         assert wide == [], (width, path)
-    queue.execute("delete from outlive.workers where id = %s", [dead])
+        times = page.locator("td[data-label=When] bdi", has_text="Europe/Berlin").first
+        assert path != "schedules" or times.evaluate("one => one.getClientRects().length") == 1
+    queue.execute("delete from outlive.workers where id = any(%s)", [[dead, long]])
+    queue.execute("delete from outlive.schedules where declared_by is null")
     queue.end(Ended(running.token))
 
 
