@@ -83,6 +83,15 @@ def test_a_pending_job_says_since_when_it_is_ready_and_its_arguments_come_before
     assert said.index("Arguments") < said.index("No attempt has ended yet")
 
 
+def test_the_last_error_of_a_job_comes_before_its_arguments(dashboard, queue):
+    job = queue.make()
+    for said in ("the first", "the second"):
+        queue.run_job(job, Outcome.FAILED, error=said, after_s=0.0)
+    shown = words(dashboard.get(f"/jobs/{job}"))
+    assert "Last error the second attempt 2" in shown.split("Arguments")[0]
+    assert "the first" not in shown.split("Arguments")[0]
+
+
 def test_a_job_of_the_list_shows_its_arguments_its_run_time_and_its_worker(dashboard, queue):
     queue.register_worker()
     queue.run_job(queue.make(args=b'{"url": "https://example.org"}'))
