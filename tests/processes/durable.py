@@ -1,6 +1,7 @@
 """An app whose jobs keep steps, which workers import. Each step writes a line into a file when its code runs."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -97,6 +98,48 @@ def quote_flakily(file: str) -> int:
     if len(lines_of(file, "tried")) < 3:
         raise ConnectionError("not yet")
     return quoted
+
+
+@outlive.step
+def reserve(file: str) -> None:
+    note(file, "reserve")
+    if len(lines_of(file, "reserve")) < 3:
+        raise LookupError("nothing is in stock")
+
+
+@outlive.step
+def try_to_reserve(file: str) -> bool:
+    try:
+        reserve(file)
+    except LookupError:
+        return False
+    return True
+
+
+@outlive.step
+def refund(file: str) -> str:
+    note(file, "refund")
+    return "refunded"
+
+
+@app.task(max_attempts=1)
+def reserves_or_refunds(file: str) -> str:
+    """It catches what one of its steps raises, and goes on. What others raise is caught in a step, or tried again."""
+    try_to_reserve(file)
+    flaky(file)
+    try:
+        reserve(file)
+    except LookupError:
+        refund(file)
+    outlive.current().sleep(0)
+    return refund(file)
+
+
+@app.task(max_attempts=1)
+def waits_after_a_failure(file: str) -> None:
+    with contextlib.suppress(LookupError):
+        reserve(file)
+    outlive.current().sleep(0)
 
 
 @outlive.step

@@ -50,10 +50,12 @@ from tests.processes.durable import (
     quotes_in_threads,
     receives_for_ever,
     refunds,
+    reserves_or_refunds,
     restart_wrongly,
     returns_nan,
     ship,
     stubborn,
+    waits_after_a_failure,
 )
 from tests.waiting import eventually
 
@@ -192,6 +194,21 @@ def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start,
     assert job.result(timeout=30) == 9
     worker.says("the step pack was kept for {")
     assert lines(notes, "pack") == ["pack 3"]
+
+
+def test_a_job_that_goes_on_after_a_step_has_failed_is_warned_that_a_replay_may_take_another_way(start, notes):
+    job = reserves_or_refunds.enqueue(str(notes))
+    worker = start(target=TARGET)
+    assert job.result(timeout=30) == "refunded"
+    worker.says("the step reserve raised LookupError, and the job went on to refund: no error is kept")
+    assert worker.log().count("the job went on") == 1
+
+
+def test_a_job_that_waits_after_a_step_has_failed_is_warned_too(start, notes):
+    job = waits_after_a_failure.enqueue(str(notes))
+    worker = start(target=TARGET)
+    job.result(timeout=30)
+    worker.says("the step reserve raised LookupError, and the job went on to sleep: no error is kept")
 
 
 def test_a_kept_value_that_does_not_fit_its_type_any_more_is_given_as_plain_json_with_a_warning(start, queue, notes):

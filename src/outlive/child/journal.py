@@ -65,6 +65,8 @@ class Journal:
         self._under_way: dict[str, str] = {}
         """The names of the steps that are under way, by what they have without a number."""
         self._waits_in: str | None = None
+        self._failed: dict[str, tuple[float, str]] = {}
+        """The steps that have raised: when, and what. The job may have caught it."""
         self._effects: set[str] = set()
         """The steps that this attempt keeps, or has tried to keep, with `once`."""
 
@@ -128,6 +130,10 @@ class Journal:
             if found is None:
                 self._channel.note_steps(self._under_way.values())
             yield Call(name, given, found, time.monotonic())
+        except Exception as error:
+            self._forgive(name)
+            self._failed[name] = time.monotonic(), type(error).__name__
+            raise
         finally:
             del self._under_way[base]
             if found is None:
@@ -170,6 +176,7 @@ class Journal:
             raise OutliveError(f"the job can't wait in {name} while it is in {', '.join(busy)}: wait for one at a time")
         if name not in self._kept:
             self._expect_room(name)
+        self._go_on(name, time.monotonic())
         self._waits_in = name
         try:
             with no_limit():
@@ -182,6 +189,23 @@ class Journal:
         found = self._kept[name] = _Kept(waited.value or b"null", None if waited.received else TIMED_OUT)
         self._bytes += len(found.value)
         return found
+
+    def _forgive(self, name: str) -> None:
+        """This step has ended: what has failed below it, or under its name before, matters no more."""
+        for failed in list(self._failed):
+            if f"{failed}{BELOW}".startswith(f"{name}{BELOW}"):
+                self._failed.pop(failed, None)
+
+    def _go_on(self, name: str, began: float) -> None:
+        """Something new is kept. Warn of the steps that had failed before that began: in a replay they may succeed."""
+        for failed, (at, error) in list(self._failed.items()):
+            if at <= began:
+                self._failed.pop(failed, None)
+                words = (
+                    "the step %s raised %s, and the job went on to %s: no error is kept, so a replay runs %s again and"
+                    " may take another way. Catch the error in a step that returns what was found, such as None"
+                )
+                _warn(words, failed, error, name, failed)
 
     @contextmanager
     def _code_of(self, name: str) -> Iterator[None]:
@@ -208,6 +232,8 @@ class Journal:
             raise Fail(f"the step {call.name} can't be kept: {error}") from None
         self._bytes += len(encoded)
         self._expect_room(call.name)
+        self._forgive(call.name)
+        self._go_on(call.name, call.began)
         keep, kept = KeptStep(call.name, encoded, call.arguments, took_s, step.relaxed, self._run.token), encoded
         if step.relaxed:
             self._channel.keep_later("step", keep)
@@ -229,6 +255,7 @@ class Journal:
             return True
         if name not in self._effects:
             self._expect_room(name)
+            self._go_on(name, time.monotonic())
             self._effects.add(name)
         return False
 
