@@ -132,7 +132,11 @@ async def half(notes: str, how: str) -> str:
     job = outlive.current()
     try:
         if how == "beside a task":
-            await asyncio.gather(job.asleep("1s"), asyncio.sleep(2))
+            beside = asyncio.create_task(asyncio.sleep(2))
+            await job.asleep("1s")
+            await beside
+        elif how == "in another task":
+            await asyncio.create_task(job.asleep("1s"))
         else:
             async with asyncio.timeout(0.3):
                 await job.asleep("1s")

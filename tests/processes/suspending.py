@@ -1,5 +1,6 @@
 """An app whose jobs wait, which workers import. Each notes in a file where its code comes by, and in which process."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -64,6 +65,21 @@ async def asleeper(pause: str, file: str) -> str:
     await job.asleep(pause)
     packed = await job.areceive("packed", Packed)
     return ",".join(await job.agather(label.job(n) for n in packed.parcels))
+
+
+@app.task(max_attempts=1)
+async def hasty(file: str, *, apart: bool) -> list[int]:
+    """It tries to end its wait by means of asyncio."""
+    note(file, "begun")
+    packed = outlive.current().areceive("packed", Packed)
+    try:
+        if apart:
+            return (await asyncio.wait_for(asyncio.create_task(packed), 0.1)).parcels
+        async with asyncio.timeout(0.1):
+            return (await packed).parcels
+    except TimeoutError:
+        note(file, "late")
+        raise
 
 
 @app.task

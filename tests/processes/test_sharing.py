@@ -14,7 +14,7 @@ import pytest
 
 import outlive
 from outlive import App, State, config
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, JobFailed
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished, outcomes
@@ -413,6 +413,13 @@ def test_a_job_that_waits_goes_on_in_one_place_only(start, queue, go, tmp_path, 
     assert job.result(timeout=30) == how
     assert not (tmp_path / "notes.error").exists(), "no error that never happened"
     assert "answers for a job that it does not run" not in worker.log()
+
+
+def test_a_job_that_shares_and_waits_in_another_task_is_told_what_to_write(start, go, tmp_path):
+    job = half.enqueue(str(tmp_path / "notes"), "in another task")
+    start(slots=1, target=TARGET)
+    with pytest.raises(JobFailed, match="a job waits in its own task only"):
+        job.result(timeout=30)
 
 
 def test_a_job_that_shares_calls_its_worker_many_times_at_once(start, go):

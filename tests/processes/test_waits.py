@@ -23,6 +23,7 @@ from tests.processes.suspending import (
     drowsy,
     gatherer,
     greedy,
+    hasty,
     hoarder,
     hurried,
     notch,
@@ -337,6 +338,25 @@ def test_async_jobs_wait_too(start, notes):
     start(target=TARGET)
     job.send("packed", Packed([1, 2]))
     assert job.result(timeout=30) == "label 1,label 2"
+
+
+def test_a_timeout_of_asyncio_ends_no_wait_so_that_no_code_goes_on_in_the_process_of_a_job_that_waits(start, notes):
+    job = hasty.enqueue(str(notes), apart=False)
+    start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 0.5)
+    job.send("packed", Packed([8]))
+    assert job.result(timeout=30) == [8]
+    assert lines(notes) == ["begun"]
+    assert len(pids(notes)) == 1
+
+
+def test_a_job_that_waits_in_another_task_of_asyncio_is_told_what_to_write(start, notes):
+    job = hasty.enqueue(str(notes), apart=True)
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match=r"a job waits in its own task only: await .*areceive\(…, timeout=…\)"):
+        job.result(timeout=30)
 
 
 def test_a_job_that_waits_can_be_cancelled(start, notes):

@@ -166,7 +166,7 @@ async def _fetch(run: Run, channel: Channel) -> list[bytes | None]:
 async def _acall(this: _Attempt, inputs: list[bytes | None]) -> object:
     assert this.run.args is not None
     positional, named = _unpacked(this, this.run.args, inputs)
-    return await this.task.function(*positional, **named)
+    return await within((), this.task.function(*positional, **named))
 
 
 def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
@@ -187,13 +187,15 @@ def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
-            shared = task.policy.share > 1
-            value = asyncio.run(copies.awaited(within(lifespans, value) if shared else value, channel.pid))
+            value = asyncio.run(copies.awaited(within(lifespans if task.policy.share > 1 else (), value), channel.pid))
         return value
 
 
 async def within(lifespans: Sequence[FunctionType], value: Awaitable[object]) -> object:
-    """Run a job of a shared task alone: what its process opens for such jobs is there too."""
+    """Run an async job in its own task, and within these lifespans: one of a shared task may run alone."""
+    import asyncio  # As above.
+
+    context.own_task.set(asyncio.current_task())
     async with AsyncExitStack() as stack:
         for one in lifespans:
             await stack.enter_async_context(asynccontextmanager(one)())

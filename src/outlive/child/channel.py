@@ -171,6 +171,10 @@ class Channel:
 
         return await asyncio.to_thread(self.talk, talk)
 
+    async def until_over(self, wait: Talk[T]) -> T:
+        """Hold the talk of a wait. It stops the event loop: in a parked process, nothing of the job goes on."""
+        return self.talk(wait)
+
     async def acall(self, verb: str, body: bytes) -> bytes:
         """The async twin of `call`."""
         import asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
@@ -31,6 +32,8 @@ MAX_KEY_BYTES = 1000
 
 P = ParamSpec("P")
 R = TypeVar("R")
+own_task: ContextVar[object] = ContextVar("own_task", default=None)
+"""The task of asyncio that calls the function of an async job. The tasks that it begins inherit it."""
 
 
 class _Patience(TypedDict, total=False):
@@ -190,7 +193,7 @@ class Context:
 
     async def asleep(self, duration: validation.Duration) -> None:
         """The async twin of `sleep`."""
-        await self._channel.atalk(self.journal.sleep(validation.seconds("duration", duration)))
+        await self._until_over(self.journal.sleep(validation.seconds("duration", duration)))
 
     @overload
     def receive(self, signal: str, kind: type[R], *, timeout: validation.Duration | None = None) -> R: ...
@@ -220,7 +223,7 @@ class Context:
     async def areceive(self, signal: str, **options: Unpack[_Patience]) -> Any: ...
     async def areceive(self, signal: str, kind: Any = Any, **options: Unpack[_Patience]) -> Any:
         """The async twin of `receive`."""
-        return await self._channel.atalk(self._receive(signal, kind, options.get("timeout")))
+        return await self._until_over(self._receive(signal, kind, options.get("timeout")))
 
     def gather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
         """Enqueue these jobs, wait until all have ended, and return their results in this order.
@@ -242,12 +245,22 @@ class Context:
 
         if not (listed := list(jobs)):
             return []
-        ids = await self._channel.atalk(self.journal.spawn_and_wait(_encoded(listed)))
+        ids = await self._until_over(self.journal.spawn_and_wait(_encoded(listed)))
         while True:
             try:
                 return await asyncio.to_thread(listed[0].results, ids)
             except TimeoutError:
-                await self._channel.atalk(self.journal.wait_for(ids))
+                await self._until_over(self.journal.wait_for(ids))
+
+    async def _until_over(self, wait: Talk[R]) -> R:
+        import asyncio  # As above.
+
+        if own_task.get() not in (None, asyncio.current_task()):
+            raise OutliveError(
+                "a job waits in its own task only: await asleep, areceive(…, timeout=…) or agather there, without"
+                " asyncio.wait_for, gather or create_task"
+            )
+        return await self._channel.until_over(wait)
 
     def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""

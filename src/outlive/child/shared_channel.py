@@ -124,6 +124,10 @@ class SharedChannel(Channel):
             found: T = end.value
             return found
 
+    async def until_over(self, wait: Talk[T]) -> T:
+        """The other jobs go on meanwhile."""
+        return await self.atalk(wait)
+
     def _ask(self, verb: str, body: bytes) -> int:
         self._number += 1
         self.send(Call(self._number, verb, body, self._asking()))

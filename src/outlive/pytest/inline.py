@@ -291,7 +291,7 @@ class _Watched:
             value = self._task.function(*args, **kwargs)
             if not isinstance(value, CoroutineType):
                 return value
-            return _awaited(within(self._task.app.lifespans, value) if self.policy.share > 1 else value)
+            return _awaited(within(self._task.app.lifespans if self.policy.share > 1 else (), value))
         except BaseException as error:
             self.raised = error
             raise
