@@ -85,8 +85,11 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     if kind := job["paused"]:
         resume = Link("resume it", f"{kind}s", command=program.command(f"{kind}s resume {job[kind]}"))
         yield "waits", [f"its {kind} {job[kind]} is paused; ", resume]
-    elif until := job["breaker_open_until"]:
-        yield "waits", ["the breaker of its source ", its_source, " is open until ", until, "; then one job tries it"]
+    elif open_until := job["breaker_open_until"]:
+        yield (
+            "waits",
+            ["the breaker of its source ", its_source, " is open until ", open_until, "; then one job tries it"],
+        )
     elif slots := job["busy_slots"]:
         yield "waits", [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
     if job["state"] in (State.PENDING, State.RETRYABLE):
