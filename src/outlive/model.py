@@ -183,7 +183,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     records: bytes | None = None
     spawns: bytes | None = None
     took_s: float | None = None
-    """How long it ran, for the log; None if that is not known. The database measures for itself."""
+    """How long it ran; None if that is not known: then it counts from the claim."""
     late_s: float = 0.0
     """How long ago it ended."""
     told: bool = False

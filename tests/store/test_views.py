@@ -182,6 +182,22 @@ def test_jobs_that_share_a_process_are_counted_in_as_few_slots_as_can_hold_them(
     assert queue.execute(figures).fetchall() == [(4, 14, 2)]
 
 
+def test_an_attempt_begins_when_its_code_did_not_when_its_job_was_claimed_to_wait_behind_others(queue):
+    queue.make_many(5)
+    plain, failed, recorded, longer, unknown = queue.claim()
+    queue.set_now(later_s=10)
+    ends = [
+        Ended(plain.token, took_s=0.5),
+        Ended(failed.token, Outcome.FAILED, error="no", took_s=2.0),
+        Ended(longer.token, took_s=60.0),
+        Ended(unknown.token),
+    ]
+    queue.run(store.end_and_claim(WORKER, ends))
+    queue.run(store.write_end(WORKER, Ended(recorded.token, records=b"[]", took_s=3.0)))
+    ran = dict(queue.execute("select token, extract(epoch from ended_at - started_at)::float from outlive.attempts"))
+    assert [ran[one.token] for one in (plain, failed, recorded, longer, unknown)] == [0.5, 2, 3, 10, 10]
+
+
 def test_queues_are_shown_with_the_number_of_their_jobs(queue):
     queue.make_many(3)
     queue.make(delay_s=60)

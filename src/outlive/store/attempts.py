@@ -68,6 +68,7 @@ def end_and_claim(
         cpus_s=[end.cpu_s for end in ended],
         outputs=[end.output for end in ended],
         memories=[end.memory for end in ended],
+        tooks_s=[end.took_s for end in ended],
         stacks=[end.stack for end in others],
         results=[end.result for end in ended],
         kills=[end.killed or None for end in others],

@@ -10,7 +10,8 @@ select ended.lost, claimed.*
 from outlive.end_attempts(
     :worker::uuid, :tokens::bigint[], :outcomes::text[], :errors::text[], :exit_codes::int[], :signals::text[],
     :peaks_bytes::bigint[], :cpus_s::double precision[], :outputs::text[], :stacks::text[], :results::json[],
-    :kills::boolean[], :finals::boolean[], :afters_s::double precision[], :memories::json[], true) ended(lost)
+    :kills::boolean[], :finals::boolean[], :afters_s::double precision[], :memories::json[], true,
+    :tooks_s::double precision[]) ended(lost)
   left join lateral (
     select c.*, null::double precision from outlive.claim_lanes(
       :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[],
@@ -27,7 +28,7 @@ from outlive.end_attempts(
 -- attempt, or waited 100 ms for a dedupe key or the key of a record; other ends wait for this connection.
 select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
   :token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json, :peak_memory_bytes::bigint,
-  :cpu_s::double precision, :output::text, :memory::json, true);
+  :cpu_s::double precision, :output::text, :memory::json, true, :took_s::double precision);
 
 -- name: restart
 -- running -> pending, cancelled: the job begins again with new arguments. An error: as above.

@@ -10,12 +10,14 @@ create or replace function outlive.end_attempts(
   exit_codes int[] default null, signals text[] default null, peaks_bytes bigint[] default null,
   cpus_s double precision[] default null, outputs text[] default null, stacks text[] default null,
   results json[] default null, kills boolean[] default null, finals boolean[] default null,
-  afters_s double precision[] default null, memories json[] default null, at_once boolean default false)
+  afters_s double precision[] default null, memories json[] default null, at_once boolean default false,
+  tooks_s double precision[] default null)
 returns bigint[] language plpgsql as $$
 -- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is
 -- this worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
 -- Tokens are sorted, and `n` is an attempt's place in all arrays. An outcome that is null is a success. Successes
 -- are written together, all other ends by outlive.settle. `at_once`: as in outlive.follow_up.
+-- `tooks_s`: how long each ran, because it may have waited behind others in its worker since the claim.
 declare
   me outlive.workers;
   some_expire boolean := exists (select from outlive.tasks t where t.keep_finished_s is not null);
@@ -37,15 +39,16 @@ begin
       ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at, queue, source, task)
     select
       e.id, e.attempt, e.token, by_worker, 'succeeded', 'succeeded', peaks_bytes[e.n], cpus_s[e.n], outputs[e.n],
-      results[e.n], e.started_at, outlive.now(), e.failures, e.crashes, e.losses, me.name, me.hostname,
-      memories[e.n], case when some_expire then outlive.expiry(e.task) end, e.queue, e.source, e.task
+      results[e.n], greatest(e.started_at, outlive.now() - tooks_s[e.n] * interval '1 second'), outlive.now(),
+      e.failures, e.crashes, e.losses, me.name, me.hostname, memories[e.n],
+      case when some_expire then outlive.expiry(e.task) end, e.queue, e.source, e.task
     from ended e where coalesce(outcomes[e.n], 'succeeded') = 'succeeded'
     returning job_id),
   settled as materialized (
     select e.id, outlive.settle(
       e.had, outcomes[e.n], errors[e.n], exit_codes[e.n], signals[e.n], peaks_bytes[e.n], cpus_s[e.n],
       outputs[e.n], stacks[e.n], results[e.n], coalesce(kills[e.n], false), coalesce(finals[e.n], false),
-      afters_s[e.n], memories[e.n]) as state
+      afters_s[e.n], memories[e.n], tooks_s[e.n]) as state
     from ended e where outcomes[e.n] <> 'succeeded')
   select array(select w.job_id from written w), array(select s.id from settled s),
     array(select s.state from settled s), array(select unnest(tokens) except select e.token from ended e)
@@ -60,7 +63,8 @@ create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
   output text default null, stack text default null, result json default null, killed boolean default false,
-  final boolean default false, after_s double precision default null, memory json default null)
+  final boolean default false, after_s double precision default null, memory json default null,
+  took_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
@@ -78,7 +82,8 @@ begin
   end if;
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
-    cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
+    cpu_s, output, stack, result, greatest(had.started_at, outlive.now() - took_s * interval '1 second'),
+    outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
     case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory,
@@ -153,7 +158,7 @@ end $$;
 create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
   peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
-  memory json default null, at_once boolean default false)
+  memory json default null, at_once boolean default false, took_s double precision default null)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -167,7 +172,7 @@ begin
     perform outlive.refuse_stale(token);
   end if;
   perform outlive.settle(ended, 'succeeded', result => result, peak_memory_bytes => peak_memory_bytes,
-    cpu_s => cpu_s, output => output, memory => memory);
+    cpu_s => cpu_s, output => output, memory => memory, took_s => took_s);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;

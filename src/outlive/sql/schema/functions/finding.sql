@@ -8,7 +8,7 @@
 -- The time of a job's state is when it is ready, while it waits; when its attempt began, while it runs; since when
 -- it is held; or when it ended. Each index by lane has this time last, so the jobs that match are read in order
 -- from the lanes that match, and no other job is read. Lanes are found by a loose index scan, one step for each.
--- A filter by time takes no job whose time is yet to come.
+-- A filter by time leaves out the jobs whose time is yet to come.
 
 create or replace function outlive.waiting_lanes()
 returns table (queue text, source text, task text, priority smallint)
