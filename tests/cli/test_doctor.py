@@ -144,15 +144,17 @@ def test_another_encoding_is_refused_and_named(server_url, encoding):
         assert f"✗ the database has the encoding {encoding}" in doctor.out
 
 
-def test_a_long_transaction_is_named_by_its_backend(queue, connect):
+def test_a_long_transaction_is_named_by_its_backend_program_and_user(queue, connect):
     other = connect()
+    other.execute("set application_name = 'report'")
     other.execute("begin isolation level repeatable read")
     other.execute("select 1 from outlive.jobs")
     [health] = queue.run(store.health())
-    assert health["oldest_snapshot_pid"] is not None
     [advice] = [f for f in judge_vacuum(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
     assert advice.level == "advice"
-    assert f"pg_terminate_backend({health['oldest_snapshot_pid']})" in (advice.next or "")
+    pid = other.info.backend_pid
+    assert f"the transaction of backend {pid} (report of user {other.info.user})" in advice.what
+    assert f"pg_terminate_backend({pid})" in (advice.next or "")
 
 
 def test_a_session_that_locks_a_table_is_named_and_the_doctor_does_not_wait_for_it(cli, queue, connect):

@@ -332,7 +332,8 @@ def test_pausing_an_unused_queue_names_the_others(cli, queue):
     queue.make(queue="slow")
     ran = cli("queues", "pause", "slwo")
     assert (ran.code, "queue slwo is paused" in ran.out) == (0, True)
-    assert "check the name; there are slow" in ran.err
+    assert "check the name; there are slow" in ran.out
+    assert ran.err == ""
 
 
 def test_a_delayed_job_does_not_look_ready(cli, queue):

@@ -71,6 +71,14 @@ def test_a_filter_changes_only_what_it_names(cli, queue):
     assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
+def test_jobs_are_found_by_how_long_they_have_been_in_their_state(cli, queue):
+    old, _ = queue.make(task="old"), queue.make(task="new")
+    queue.execute("update outlive.waiting set ready_at = ready_at - interval '1 hour' where id = %s", [old])
+    assert [one["task"] for one in cli("jobs", "--older-than", "10m", "--json").json] == ["old"]
+    assert cli("cancel", "--all", "--yes", "--older-than", "10m").code == 0
+    assert [queue.state_of(old), queue.count("waiting")] == ["cancelled", 1]
+
+
 def test_a_filter_takes_more_jobs_than_one_statement_does(cli, queue):
     jobs = queue.make_many(1201)
     assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 jobs cancelled\n"

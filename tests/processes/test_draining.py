@@ -1,6 +1,7 @@
 """An operator drains a worker: it finishes its jobs, takes no others, and stops."""
 
 from functools import partial
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,15 @@ from tests.waiting import eventually
 
 BUSY = "select running > 0 from outlive.worker_states where name = %s"
 ENDED = "select count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
+
+
+def test_several_workers_are_told_to_drain_at_once(queue, database_url):
+    for number in (1, 2, 3):
+        queue.register_worker(UUID(int=number), name=f"web-{number}")
+    told = "worker web-1 is told to drain\nworker web-2 is told to drain\n"
+    assert Cli(database_url)("drain", "web-1", "web-2", "--no-wait").out == told
+    asked = "select name from outlive.workers where drain_requested_at is not null order by 1"
+    assert queue.values(asked) == ["web-1", "web-2"]
 
 
 def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, queue, database_url, tmp_path):

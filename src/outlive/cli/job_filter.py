@@ -59,6 +59,7 @@ class Filter(msgspec.Struct, frozen=True):
     worker: Annotated[str | None, _only("that this worker runs or has run.", WORKERS)] = None
     batch: Annotated[str | None, _only("of this batch.")] = None
     since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h.")] = None
+    older_than: Annotated[str | None, _only("that have been in their state for this long, e.g. 30d.")] = None
     text: Annotated[
         str | None,
         _only("with this text in task, error or arguments. Blanks don't count."),
@@ -67,12 +68,12 @@ class Filter(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)
 
-    def resolved(self, context: CommandContext, *, older_s: float | None = None) -> JobFilter:
+    def resolved(self, context: CommandContext) -> JobFilter:
         return JobFilter(
             states=tuple(dict.fromkeys(self.state or ())),
             batch=None if self.batch is None else found_id(context, "batch", self.batch),
             since_s=validation.optional(validation.seconds)("--since", self.since),
-            older_s=older_s,
+            older_s=validation.optional(validation.seconds)("--older-than", self.older_than),
             **{name: getattr(self, name) or None for name in TEXTS},
         )
 

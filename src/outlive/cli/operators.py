@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 import typer
 
-from outlive import db, migrate, store, validation
+from outlive import db, migrate, store
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, Json, Yes, app, command, confirm, operator
 from outlive.cli.job_filter import Filter, found_id
@@ -32,7 +32,6 @@ Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs; the first digits of an id are enough.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
-OlderThan = Annotated[str | None, typer.Option(help="Only jobs that have been in their state for this long, e.g. 30d.")]
 _NAMED = {"help": "The worker, as `outlive workers` names it.", "autocompletion": job_filter.WORKERS}
 WorkerName = Annotated[str, typer.Argument(**_NAMED)]
 WorkerNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", **_NAMED)]
@@ -87,7 +86,6 @@ def prune(
     context: CommandContext,
     filter: Filter,
     ids: Ids = None,
-    older_than: OlderThan = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -95,11 +93,10 @@ def prune(
 
     Example: outlive prune --state failed --older-than 30d
     """
-    _expect_one_choice(PRUNE, ids, filter or older_than)
+    _expect_one_choice(PRUNE, ids, filter)
     if ids or filter.state:
-        older_s = validation.optional(validation.seconds)("--older-than", older_than)
-        tally = _act(context, PRUNE, ids or filter.resolved(context, older_s=older_s), yes=yes, json=json)
-    elif filter or older_than:
+        tally = _act(context, PRUNE, ids or filter.resolved(context), yes=yes, json=json)
+    elif filter:
         raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     else:
         pruned = _prune_old(context)
@@ -214,24 +211,25 @@ def _prune_old(context: CommandContext) -> int:
 @command(app)
 def drain(
     context: CommandContext,
-    name: WorkerName,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the worker is gone.")] = True,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", **_NAMED)],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the workers are gone.")] = True,
 ) -> None:
-    """Tell a worker to take no more jobs, finish those that it runs, and stop.
+    """Tell workers to take no more jobs, finish those that they run, and stop.
 
-    It learns of this at once, or with its next heartbeat behind a pooler. Ctrl-C only ends the waiting.
+    A worker learns of this at once, or with its next heartbeat behind a pooler. Ctrl-C only ends the waiting.
 
     Example: outlive drain web-7 --no-wait
     """
-    ids = told(context, "drain_worker", name)
+    ids = [id for name in names for id in told(context, "drain_worker", name)]
     printed = None
     while wait:
         mine = _workers(context, ids)
         left = [row for row in mine if row["state"] not in GONE]
-        if not left and any(row["state"] == "dead" for row in mine):
-            raise OutliveError(f"{name} died before it had finished; its jobs run elsewhere")
+        if not left and (died := sorted({row["name"] for row in mine if row["state"] == "dead"})):
+            raise OutliveError(f"{', '.join(died)} died before all jobs had finished; these run elsewhere")
         if not left:
-            screen.say(f"{name} has stopped")
+            for name in names:
+                screen.say(f"{name} has stopped")
             return
         if (jobs := sum(row["running"] for row in left)) != printed:
             screen.say(f"{counted(jobs, 'job')} still running")

@@ -48,7 +48,7 @@ def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
     if name not in known:
         identifier("the name of a queue", name)
         others = f"; there are {', '.join(sorted(known)[:MOST_NAMED])}" if known else ""
-        screen.complain(f"no job is in a queue {name}, and no worker names it: check the name{others}")
+        screen.say(f"no job is in a queue {name} yet, and no worker names it: check the name{others}")
         if sys.stdin.isatty():  # A script may pause a queue before its first job.
             confirm(f"pause {name} all the same", yes=yes)
     context.control("pause_queue", name)

@@ -124,9 +124,12 @@ def judge_locks(holders: Rows) -> Iterator[Finding]:
     for one in holders:
         if one["for_s"] is None or one["for_s"] > LOCK_S:
             open_for = "" if one["for_s"] is None else f", in a transaction that is open for {duration(one['for_s'])}"
-            who = f"backend {one['pid']} ({one['program']} of user {one['role']})"
-            what = f"{who} holds a lock on {one['tables']}{open_for}: workers and clients wait for it"
+            what = f"{_session(one)} holds a lock on {one['tables']}{open_for}: workers and clients wait for it"
             yield Finding("problem", what, f"end its transaction, or: select pg_terminate_backend({one['pid']})")
+
+
+def _session(one: Row) -> str:
+    return f"backend {one['pid']} ({one['program']} of user {one['role']})"
 
 
 def judge_disk(health: Row, free: tuple[int, int] | None) -> Finding:
@@ -144,9 +147,9 @@ def judge_disk(health: Row, free: tuple[int, int] | None) -> Finding:
 
 def _held_back(health: Row) -> Iterator[Finding]:
     if health["oldest_snapshot_s"] > SNAPSHOT_S:
-        pid, held = health["oldest_snapshot_pid"], duration(health["oldest_snapshot_s"])
-        what = f"the transaction of backend {pid} has kept vacuum from removing rows for {held}: claims get slower"
-        yield Finding("advice", what, f"end the transaction, or: select pg_terminate_backend({pid})")
+        one, held = msgspec.json.decode(health["oldest_snapshot"]), duration(health["oldest_snapshot_s"])
+        what = f"the transaction of {_session(one)} has kept vacuum from removing rows for {held}: claims get slower"
+        yield Finding("advice", what, f"end the transaction, or: select pg_terminate_backend({one['pid']})")
     for one in msgspec.json.decode(health["prepared"] or b"[]"):
         if one["for_s"] > SNAPSHOT_S:
             what = f"the prepared transaction {one['gid']} keeps vacuum from removing rows since {one['since']}"

@@ -293,8 +293,10 @@ select
   (select coalesce(extract(epoch from max(
      clock_timestamp() - coalesce(a.xact_start, a.query_start))), 0)::double precision
    from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()) as oldest_snapshot_s,
-  (select a.pid from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
-   order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot_pid,
+  (select json_build_object('pid', a.pid, 'role', a.usename, 'program',
+     coalesce(nullif(a.application_name, ''), 'a session'))
+   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+   order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot,
   (select count(*) from pg_stat_activity a where a.datname is not null)::int as connections,
   current_setting('max_connections')::int as max_connections,
   least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
