@@ -5,6 +5,7 @@ Arguments and results travel as the JSON that the database stores. Only the chil
 
 from __future__ import annotations
 
+import signal
 from array import array
 from collections.abc import Iterable
 from struct import Struct
@@ -30,6 +31,8 @@ MAX_STEP_CHARS = 1000
 MAX_STEPS = 10_000
 MAX_STEP_BYTES = 16 * 1024 * 1024
 """How many steps a job keeps, and how much their values have together."""
+STACK_SIGNAL = signal.SIGSTKFLT
+"""A job's process writes its stack on this signal, which nothing else sends, and goes on."""
 STEPS_UNDER_WAY_BYTES = 1024
 """The beginning of a child's stack file has the names of the steps that are under way, for the evidence if the child
 dies. The stack follows."""

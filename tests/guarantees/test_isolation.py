@@ -84,6 +84,7 @@ def test_a_hard_timeout_ends_whatever_a_job_does(start, queue):
         (only,) = attempts(queue, job)
         assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded: it ran for more than 0.5 s")
         assert only.started_at
+        assert "tests/faults.py" in (only.stack or "")
         took_s = (only.ended_at - only.started_at).total_seconds()
         assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9
         assert queue.counters(job.id) == (1, 0, 0)

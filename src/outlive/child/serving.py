@@ -26,7 +26,7 @@ from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED, Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
-from outlive.protocol import Done, Imported, Run, encode_frame, write_tickets
+from outlive.protocol import STACK_SIGNAL, Done, Imported, Run, encode_frame, write_tickets
 
 Tasks = Mapping[str, Runnable]
 
@@ -69,13 +69,14 @@ def import_app(target: Target) -> importing.App:
 
 
 def install_handlers(stack: int) -> None:
-    """Install the handlers of fatal signals and of SIGTERM, which write the process' stack to the descriptor `stack`.
+    """Install the handlers that write the process' stack to the descriptor `stack`.
 
     The zygote does this once for all its children: a child need not copy a page that was written before the fork.
     """
     faulthandler.enable(stack, all_threads=True)
     signal.signal(signal.SIGTERM, stops.on_stop)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
+    faulthandler.register(STACK_SIGNAL, stack, all_threads=True)  # A job may have replaced what SIGTERM does.
 
 
 def rehearse(stack: int) -> Channel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import time
 
@@ -22,6 +23,8 @@ from outlive.worker.reporting import job_log
 WATCH_S = 0.05
 IDLE_S = 0.2
 """How often it looks while the worker has nothing to do. It must be less than GAP_S (running_time.py)."""
+DUMP_S = 0.2
+"""So long before SIGKILL a job that ignores SIGTERM, with which its stack is written, is asked for its stack."""
 BEGIN_S = 2.0
 """A child that takes longer than this to begin its job is stuck."""
 
@@ -110,9 +113,13 @@ class Watch:
             child.signal(signal.SIGTERM)
 
     def _kill_overdue(self, child: Child, current: Assignment, now: float) -> None:
-        overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
-        if overdue and (not child.has_begun() or self._slots.isolate(child)):
+        late_s = math.inf if current.term_sent is None else now - current.term_sent
+        if late_s < KILL_AFTER_S - DUMP_S or (child.has_begun() and not self._slots.isolate(child)):
+            return
+        if late_s > KILL_AFTER_S:
             child.signal(signal.SIGKILL)
+        else:
+            child.ask_stack()
 
     def _kill_untrusted(self, child: Child) -> None:
         """Kill a job whose lease can't be trusted: another worker may run it soon.

@@ -327,6 +327,11 @@ class Child:
         if not linux.kill_group(self.pid, number):  # It has no process group of its own yet.
             linux.kill(self.pid, number)
 
+    def ask_stack(self) -> None:
+        """Let it write the stack of its job, unless it has done so since the job began."""
+        if self.pid and not self.exited and os.fstat(self.stack.fileno()).st_size <= self.stack_bytes:
+            linux.kill(self.pid, protocol.STACK_SIGNAL)
+
     def stop(self) -> None:
         """Tell its jobs to end at once."""
         if self.shared:
