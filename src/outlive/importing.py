@@ -90,15 +90,15 @@ def _reason(name: str, seen: traceback.TracebackException) -> str:
     """One line: the file and line in the user's own code, and the error."""
     lines = list(seen.format_exception_only())
     if isinstance(seen.exc_type, type) and issubclass(seen.exc_type, SyntaxError):
-        where, error = f"{_short(seen.filename or name)}, line {seen.lineno}", lines[-1]
+        where, error = f"{short(seen.filename or name)}, line {seen.lineno}", lines[-1]
     else:
         own = [frame for frame in seen.stack if not frame.filename.startswith(("<", *_libraries()))]
         last = (own or seen.stack)[-1:]
-        where, error = f"{_short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
+        where, error = f"{short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
     return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name})"
 
 
-def _short(file: str) -> str:
+def short(file: str) -> str:
     return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
 
 

@@ -128,6 +128,43 @@ def test_before_the_schema_is_there_its_command_is_named(words, code, empty_data
     assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr
 
 
+BAD_SCHEDULES = """
+
+@task
+@outlive.django.schedule(every="1h", args={"x": 1})
+def tidy() -> None: ...
+
+
+@task
+@outlive.django.schedule("61 * * * *")
+def count() -> None: ...
+"""
+
+
+def test_schedules_that_can_not_work_are_refused_by_check_and_by_a_worker(empty_database_url, tmp_path):
+    folder = shutil.copytree(PROJECT, tmp_path / "shop")
+    tasks = folder / "shop" / "tasks.py"
+    line = tasks.read_text().count("\n") + 3
+    tasks.write_text(tasks.read_text() + BAD_SCHEDULES)
+
+    def manage(*words: str) -> tuple[int, str]:
+        command: list[str | Path] = [sys.executable, folder / "manage.py", *words]
+        environ = {**os.environ, **environment(empty_database_url)}
+        ran = subprocess.run(command, cwd=folder, env=environ, text=True, capture_output=True, check=False)
+        return ran.returncode, ran.stderr
+
+    refused = (
+        f"shop/tasks.py, line {line}: the schedule shop.tasks.tidy is refused: "
+        "shop.tasks.tidy can't be enqueued: got an unexpected keyword argument 'x'"
+    )
+    code, said = manage("check")
+    assert (code, f"(outlive.E008) {refused}\n" in said) == (1, True), said
+    assert "the schedule shop.tasks.count has the cron expression '61 * * * *', which can't be read" in said
+    assert manage("migrate") == (0, "")
+    code, said = manage("outlive_worker", "--noreload")
+    assert (code, refused in said, "Traceback" in said) == (3, True, False), said
+
+
 @pytest.mark.long
 def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_stops(empty_database_url, tmp_path):
     folder = shutil.copytree(PROJECT, tmp_path / "shop")

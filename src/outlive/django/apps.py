@@ -28,6 +28,7 @@ class OutliveConfig(AppConfig):
         from outlive.django import backend  # noqa: F401  # This import registers the checks of backends.
 
         checks.register(_check_schema, checks.Tags.database)
+        checks.register(_check_tasks)
         os.environ.setdefault(program.VARIABLE, "default:default")
         router.routers.insert(0, NotCopied())
         pre_migrate.connect(_bring_schema, sender=self)
@@ -57,6 +58,17 @@ def _check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> list[c
     if migrates and "--check" in sys.argv:
         return [checks.Error(wrong, id="outlive.E007") for wrong in found]
     return [checks.Warning(wrong, id="outlive.W001") for wrong in found]
+
+
+def _check_tasks(**_: Any) -> list[checks.CheckMessage]:
+    """`manage.py check` alone: other commands have no need to import all tasks."""
+    from outlive.django import discovery
+    from outlive.django.backend import backends
+
+    if sys.argv[1:2] != ["check"]:
+        return []
+    usable = [one for one in backends().values() if not [*one.check()]]
+    return [wrong for one in usable for wrong in discovery.problems(one)]
 
 
 def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:
