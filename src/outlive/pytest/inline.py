@@ -31,6 +31,7 @@ from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import Cancel, OutliveError
 from outlive.model import Claimed, Ended, Lane, LaneState
+from outlive.policy import TaskRow, task_row
 from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
 from outlive.states import Outcome, State
 from outlive.worker.attempts.completions import unless_completed
@@ -53,6 +54,19 @@ _WAITING = frozenset({"outcomes", "batch_done"})
 _starts: WeakKeyDictionary[App, ProcessStart] = WeakKeyDictionary()
 """What each app runs once in this process, before its first job."""
 
+WAITING = """
+from (select w.task, w.queue, w.ready_at from outlive.waiting w union all
+      select h.task, h.queue, h.ready_at from outlive.held h where h.why in ('key', 'suspended')) t
+where t.task = any(%(tasks)s) and (%(queues)s::text[] is null or t.queue = any(%(queues)s))
+"""
+LATER = f"{WAITING} and t.ready_at > outlive.now() and t.ready_at < 'infinity'"
+_MAKE_NEXT_DUE = f"""
+with next as (select min(t.ready_at) as at {LATER}),
+  waiting as (update outlive.waiting w set ready_at = outlive.now() from next where w.ready_at = next.at returning 1),
+  held as (update outlive.held h set ready_at = outlive.now() from next where h.ready_at = next.at returning 1)
+select exists (select from waiting) or exists (select from held)
+"""  # noqa: S608
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
@@ -74,6 +88,11 @@ class Ran:
     """The type and the message of what it raised."""
     exception: BaseException | None = field(default=None, repr=False, compare=False)
     """What it raised, if it ran in the test's process."""
+
+
+def task_rows(tasks: Mapping[str, Task[..., Any, Any]]) -> list[TaskRow]:
+    """What the database must know of tasks, as a worker tells it."""
+    return [task_row(name, task.policy, task.app.config, task.app.follower) for name, task in tasks.items()]
 
 
 class Inline:
@@ -127,6 +146,11 @@ class Inline:
         if isinstance(raised, _FOR_THE_TEST):
             raise raised
         return ran
+
+    def make_next_due(self, queues: Sequence[str] | None) -> bool:
+        """Let the jobs that are due next be due now, where no clock can be moved. False if no job waits."""
+        given = {"tasks": list(self._tasks()), "queues": queues}
+        return bool(self._connection.execute(_MAKE_NEXT_DUE.encode(), given).fetchall()[0][0])
 
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
         tasks = list(self._tasks())

@@ -23,11 +23,10 @@ from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, expect_task
 from outlive.errors import ConfigError, OutliveError
 from outlive.humanize import counted
-from outlive.policy import task_row
 from outlive.pytest import enqueued, processes
 from outlive.pytest.clock import Clock
 from outlive.pytest.enqueued import Enqueued
-from outlive.pytest.inline import Inline, Ran
+from outlive.pytest.inline import LATER, WAITING, Inline, Ran, task_rows
 from outlive.pytest.target import TARGET
 from outlive.statement import Statement
 from outlive.states import FAULTS, Outcome, State
@@ -39,15 +38,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_WAITING = """
-from (select w.task, w.queue, w.ready_at from outlive.waiting w union all
-      select h.task, h.queue, h.ready_at from outlive.held h where h.why in ('key', 'suspended')) t
-where t.task = any(%(tasks)s) and (%(queues)s::text[] is null or t.queue = any(%(queues)s))
-"""
-_LATER = f"select min(t.ready_at) - outlive.now() {_WAITING} and t.ready_at > outlive.now() and t.ready_at < 'infinity'"
-_UNSETTLED = (
-    f"select exists (select {_WAITING} and t.ready_at <= outlive.now()) or exists (select from outlive.running)"  # noqa: S608
-)
+_LATER = f"select min(t.ready_at) - outlive.now() {LATER}"
+_UNSETTLED = f"select exists (select {WAITING} and t.ready_at <= outlive.now()) or exists (select from outlive.running)"  # noqa: S608
 _UNKNOWN = """
 select w.task, count(*) from outlive.waiting w where w.ready_at <= outlive.now() and w.task <> all(%s)
 group by w.task order by w.task
@@ -291,11 +283,11 @@ class Jobs:
 
     def _wait_for_next(self, queues: Sequence[str] | None) -> bool:
         """Move the clock to the time at which the next job is due. False if no job waits."""
-        if django := self._of_django():
-            django.refuse_clock()
+        django = self._of_django()
+        made_due = django is not None and django.make_next_due(queues)
         wait = self._value(_LATER, {"tasks": list(self._tasks()), "queues": queues})
         if wait is None:
-            return False
+            return made_due
         self._clock.advance(wait.total_seconds())
         return True
 
@@ -309,9 +301,7 @@ class Jobs:
 
     def _register(self) -> None:
         """Tell the database of tasks and schedules, as a worker does when it starts. Apps read their settings here."""
-        policies = [
-            task_row(name, task.policy, task.app.config, task.app.follower) for name, task in self._tasks().items()
-        ]
+        policies = task_rows(self._tasks())
         if policies != self._registered:
             db.run(self._connection, store.register_tasks(policies))
             self._registered = [*policies]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import connections
@@ -10,7 +10,7 @@ from django.test import utils
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from outlive import db
+from outlive import db, store
 from outlive.client.app import App
 from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
@@ -21,7 +21,7 @@ from outlive.django.models import Job
 from outlive.errors import OutliveError
 from outlive.pytest import enqueued
 from outlive.pytest.enqueued import Enqueued
-from outlive.pytest.inline import Inline
+from outlive.pytest.inline import Inline, task_rows
 from outlive.states import State
 
 
@@ -38,7 +38,9 @@ class DjangoWorkers:
                     "jobs of Django's tasks wait in a transaction of this test, which no worker sees: "
                     "use transactional_db or TransactionTestCase, which commit"
                 )
-            yield self._worker(backend, app)[1]
+            connection, worker = self._worker(backend, app)
+            db.run(connection, store.register_tasks(task_rows(app.tasks)))
+            yield worker
 
     def enqueued(self) -> list[Enqueued]:
         """The jobs of these databases. Django's own connection also sees those of a transaction of the test."""
@@ -68,6 +70,10 @@ class DjangoWorkers:
                 "call run() without it, or start `manage.py outlive_worker` with settings that name the test database"
             )
 
+    def make_next_due(self, queues: Sequence[str] | None) -> bool:
+        """Let the jobs that are due next be due now: a clock of Django's test database might outlive the test there."""
+        return sum(worker.make_next_due(queues) for worker in self.all()) > 0
+
     def refuse_clock(self) -> None:
         """The clock is that of the plugin's database. A test that moves it waits for jobs that never come."""
         for backend, _ in _used():
@@ -75,7 +81,7 @@ class DjangoWorkers:
             if Job.objects.using(backend.database).filter(**waits).exists():
                 raise OutliveError(
                     "a job of Django's tasks waits for its time, and the clock of a test does not move in Django's "
-                    "test database: enqueue it without run_after, or run it with `task.call(…)`"
+                    "test database: run(delayed=True) runs it and its retries without waiting"
                 )
 
 
