@@ -26,7 +26,7 @@ from django.contrib.admin.utils import display_for_value
 from django.contrib.auth.models import Permission, User
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection, connections, transaction
 from django.db.utils import load_backend
 from django.test import TestCase, TransactionTestCase, override_settings
@@ -274,6 +274,10 @@ class SettingsTests(TestCase):
         assert {one.name for one in watched if one.parent == Path(project)} == {"cart"}
         assert MANAGE.parent / "shop" in watched
         assert not any("contrib" in one.parts for one in watched)
+
+    def test_the_help_of_outlive_names_its_commands(self) -> None:
+        said = load_command_class("outlive.django", "outlive").create_parser("manage.py", "outlive").format_help()
+        assert "jobs, show, steps" in " ".join(said.split())
 
     def test_queues_that_no_task_can_have_are_doubted(self) -> None:
         err = io.StringIO()

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from outlive.cli import MODULES
 from outlive.django.management.handover import become, refuse_to_replace_a_caller, take_backend
 
 NEEDS_APP = (["worker"], ["up"], ["enqueue"])
@@ -18,6 +19,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         take_backend(parser)
+        parser.epilog = f"The commands are {', '.join(MODULES)}. `manage.py outlive COMMAND --help` says more."
         parser.add_argument("words", nargs=argparse.REMAINDER, help="The command, and what it takes.")
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, words: list[str], **__: Any) -> None:
