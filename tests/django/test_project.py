@@ -11,6 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from outlive import embedded
+from outlive.temporary.server import temporary_home
 from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
@@ -232,6 +234,23 @@ def test_a_worker_runs_the_shared_tasks_of_celery_beside_those_of_django(empty_d
         looked = connection.execute(f"{results} where j.task = 'shop.tasks.look' order by 1").fetchall()
         confirmed = connection.execute(f"{results} where j.task = 'shop.tasks.confirm'").fetchall()
     assert ([text for (text,) in looked], len(confirmed)) == (["ada@example.org", "bob@example.org"], 1)
+
+
+@pytest.mark.long
+def test_the_project_works_on_an_embedded_server_without_a_postgres_of_ones_own():
+    def manage(*words: str) -> subprocess.CompletedProcess[str]:
+        command: list[str | Path] = [sys.executable, PROJECT / "manage.py", *words]
+        return subprocess.run(command, env=environ, text=True, capture_output=True, check=True)
+
+    with temporary_home("shop") as home:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        environ |= {"OUTLIVE_HOME": str(home)}
+        manage("migrate")
+        manage("outlive", "enqueue", "shop.tasks.confirm", "[1]")
+        said = manage("outlive_worker", "--batch", "--noreload").stderr
+        assert ("Order matching query does not exist" in said, "lost the database" in said) == (True, False), said
+        assert "shop.tasks.confirm" in manage("outlive", "jobs", "--state", "retryable").stdout
+        assert embedded.release(home, wait_s=60), "it stops with its last process"
 
 
 @pytest.mark.long

@@ -1,8 +1,11 @@
-"""Settings. The database is the one that the variables PGHOST, PGUSER, … of libpq name."""
+"""Settings. The database is the one that the variables PGHOST, PGUSER, … of libpq name, or else an embedded one."""
 
 import os
 
 import django
+from psycopg.conninfo import conninfo_to_dict
+
+from outlive import embedded
 
 SECRET_KEY = "an example has no secrets"
 DEBUG = True
@@ -15,6 +18,9 @@ STATIC_URL = "static/"
 DATABASES: dict[str, dict[str, object]] = {
     "default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ.get("PGDATABASE", "shop")}
 }
+if "PGHOST" not in os.environ:  # For a first try: the Postgres of outlive[embedded]. It stops with its last process.
+    place = conninfo_to_dict(embedded.ensure())
+    DATABASES["default"] |= {"NAME": place["dbname"], "USER": place["user"], "HOST": place["host"]}
 
 INSTALLED_APPS = [
     "django.contrib.admin",

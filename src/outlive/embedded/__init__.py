@@ -7,6 +7,16 @@ and `errors`.
 """
 
 from outlive.embedded.places import default_directory
-from outlive.embedded.sharing import ensure, fall_back, first_notice, join, notice, release, repair
+from outlive.embedded.sharing import ensure, fall_back, first_notice, join, keep_on_exec, notice, release, repair
 
-__all__ = ["default_directory", "ensure", "fall_back", "first_notice", "join", "notice", "release", "repair"]
+__all__ = [
+    "default_directory",
+    "ensure",
+    "fall_back",
+    "first_notice",
+    "join",
+    "keep_on_exec",
+    "notice",
+    "release",
+    "repair",
+]

@@ -140,6 +140,12 @@ def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 
     return True
 
 
+def keep_on_exec() -> None:
+    """Let the program that is about to replace this process keep the leases until it ends."""
+    for share in _shares.values():
+        os.set_inheritable(share.lease, True)
+
+
 def fall_back(home: str | os.PathLike[str] | None = None) -> str:
     """The address of the server of `home`, or of the default directory. Logged once per process."""
     global _warned

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from outlive import program
+from outlive import embedded, program
 from outlive.django.addresses import address
 from outlive.django.api import task_backends
 from outlive.django.backend import OutliveBackend
@@ -43,4 +43,5 @@ def become(*words: str, backend: str, pythonpath: str | None) -> NoReturn:
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
     os.environ["OUTLIVE_DATABASE_URL"] = address(database)  # Jobs don't see it.
     os.environ[program.VARIABLE] = f"{backend}:{database}"
+    embedded.keep_on_exec()  # The settings may have started the server, and the program does not read them.
     os.execv(sys.executable, [sys.executable, "-m", "outlive", *words])
