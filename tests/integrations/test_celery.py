@@ -24,6 +24,7 @@ from outlive.celery import (
     group,
     route,
     shared_task,
+    uuid,
 )
 from outlive.states import State
 
@@ -103,12 +104,13 @@ def whoami(self: Request, number: int) -> tuple[str | None, int, int | None, int
 
 
 def test_a_task_is_called_delayed_and_sent_with_options(outlive_jobs):
-    id = str(uuid4())
+    id = uuid()
     sent = [add.delay(1, b=2), add.apply_async((3, 4), queue="mail", task_id=id)]
     assert add(1, 2) == 3
     outlive_jobs.run()
     assert [one.get(timeout=5) for one in sent] == [3, 7]
     assert (sent[1].id, add.name) == (id, add.task.name)
+    assert sent[0].id < add.delay(1, 2).id < uuid()  # Each is newer than the one before.
 
 
 def test_results_go_along_a_chain_and_a_group_has_them_all(outlive_jobs):
@@ -150,8 +152,17 @@ def test_a_failed_step_ends_what_comes_after_it_in_a_chain_and_a_chord(outlive_j
     outlive_jobs.run()
     for result in (chained, summed):
         assert (result.ready(), result.state) == (True, "REVOKED")
-        with pytest.raises(outlive.JobFailed, match=r"because job \S+ ended without success"):
+        with pytest.raises(outlive.JobFailed, match=r"is failed: ValueError: value;"):
             result.get(timeout=5)
+
+
+def test_a_step_after_one_that_was_retried_since_says_that_it_was_cancelled(outlive_jobs):
+    last = (picky.s("value") | add.si(1, 2)).delay()
+    outlive_jobs.run()
+    [first] = outlive_jobs.enqueued(picky.task)
+    assert app.get_job(first.id).retry()
+    with pytest.raises(outlive.JobFailed, match=rf"is cancelled: cancelled, because job {first.id} ended without"):
+        last.get(timeout=5)
 
 
 def test_a_result_has_the_states_of_celery(outlive_jobs):

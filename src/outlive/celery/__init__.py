@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from outlive import foreign_options
 from outlive.celery.canvas import Signature, Workflow, chain, chord, group
-from outlive.celery.results import AsyncResult, GroupResult, app
+from outlive.celery.results import AsyncResult, GroupResult, app, uuid
 from outlive.celery.tasks import Request, SharedTask, SoftTimeLimitExceeded, route, shared_task
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "group",
     "route",
     "shared_task",
+    "uuid",
 ]
 
 if not TYPE_CHECKING:  # A type checker would take any name for one of this package.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlive import foreign_options
 from outlive.client.app import App
 from outlive.client.job import Job, gather
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, JobFailed, JobNotFound
+from outlive.model import new_job_id
 from outlive.states import State
 
 app = App()
@@ -23,6 +26,13 @@ _STATES = {
     State.CANCELLED: "REVOKED",
 }
 """Celery's words; those that are left wait, which is PENDING."""
+_EARLIER = re.compile(r"cancelled, because job (\S+) ended without success$")
+"""What release_dependents (sql/schema/functions/dependencies.sql) writes about a step that did not begin."""
+
+
+def uuid() -> str:
+    """An id for `task_id`. Later ones sort later, by which lists have the newest jobs first."""
+    return str(new_job_id())
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,15 @@ class AsyncResult:
         return self.state == "FAILURE"
 
     def get(self, timeout: float | None = None, **others: object) -> Any:
+        """Its result. If an earlier step of its chain or chord has failed, JobFailed is about that one."""
         _expect_none(others)
-        return self.job.result(timeout)
+        try:
+            return self.job.result(timeout)
+        except JobFailed as failed:
+            if earlier := _EARLIER.match(failed.attempt.error or "" if failed.attempt else ""):
+                with suppress(TimeoutError, JobNotFound):  # It was retried or pruned since.
+                    AsyncResult(earlier[1], self.app).get(0)
+            raise
 
     def revoke(self, *, terminate: bool = False, **others: object) -> None:
         if others:
