@@ -36,10 +36,11 @@ OTHERS = {
     "--plan",
     "--exclude-queues",
     "--noreload",
+    "--timeout-graceful-shutdown",
     "--outlive-database-url",
     "--max-tasks-per-child",
 }
-"""Options of Docker, of `manage.py`, of the plugin for pytest, and of Celery."""
+"""Options of Docker, of `manage.py`, of the plugin for pytest, of uvicorn, and of Celery."""
 
 
 def test_a_test_runs_each_page_unless_all_its_code_is_for_readers():
