@@ -94,7 +94,10 @@ class WorkerNotFound(OutliveError):
 
 
 class JobFailed(OutliveError):
-    """A job ended without a result; `state` says how, `attempt` is its last one with the evidence."""
+    """A job ended without a result; `state` says how, `attempt` is its last one with the evidence.
+
+    A job that was cancelled before it began has no attempt: `None`.
+    """
 
     def __init__(self, job_id: UUID, state: State, attempt: Attempt | None) -> None:
         self.job_id, self.state, self.attempt = job_id, state, attempt
