@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from outlive.client.linking import chain as chain
     from outlive.client.linking import group as group
     from outlive.client.linking import result_of as result_of
+    from outlive.client.options import BoundJob as BoundJob
+    from outlive.client.queue import Queue as Queue
     from outlive.client.records import dedupe_key as dedupe_key
+    from outlive.client.source import Request as Request
     from outlive.client.source import Source as Source
     from outlive.client.task import Task as Task
+    from outlive.client.worker import Worker as Worker
     from outlive.errors import BadArguments as BadArguments
     from outlive.errors import BatchNotFound as BatchNotFound
     from outlive.errors import Cancel as Cancel
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from outlive.errors import StaleAttempt as StaleAttempt
     from outlive.errors import Stopped as Stopped
     from outlive.errors import WrongConnection as WrongConnection
+    from outlive.model import Attempt as Attempt
     from outlive.model import BatchCounts as BatchCounts
     from outlive.model import JobProgress as JobProgress
     from outlive.model import Record as Record
@@ -58,13 +63,16 @@ _NAMES = {
     "client.batch": "Batch",
     "client.job": "Job agather gather",
     "client.linking": "Group achain agroup chain group result_of",
+    "client.options": "BoundJob",
+    "client.queue": "Queue",
     "client.records": "dedupe_key",
-    "client.source": "Source",
+    "client.source": "Request Source",
     "client.task": "Task",
+    "client.worker": "Worker",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
     "JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt "
     "Stopped WrongConnection",
-    "model": "BatchCounts JobProgress Record",
+    "model": "Attempt BatchCounts JobProgress Record",
     "states": "Outcome State",
 }
 """The public names, by their modules. The lines above are the same for type checkers; a test compares them."""

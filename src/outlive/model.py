@@ -22,10 +22,7 @@ ARGUMENTS_PART_BYTES = 1024 * 1024
 
 
 def new_job_id() -> UUID:
-    """A version 7 uuid: it starts with the local time, to a quarter of a microsecond, so later ids sort later.
-
-    The order only helps indexes and listings; no decision depends on it.
-    """
+    """A version 7 uuid. It starts with the local time, so that later ids sort later; no decision depends on that."""
     milliseconds, rest_ns = divmod(time.time_ns(), 1_000_000)
     first = milliseconds << 16 | 0x7000 | rest_ns * 4096 // 1_000_000
     last = int.from_bytes(os.urandom(8)) & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
@@ -209,8 +206,7 @@ class LostRun(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """The result of one end-and-claim: jobs to run, the tokens of ends that were refused, and in how many seconds to
-    ask those sources again that admitted no job."""
+    """What one end-and-claim gives: jobs, the tokens of refused ends, and when to ask sources again that admit none."""
 
     claimed: list[Claimed]
     refused: list[int]
@@ -329,23 +325,38 @@ class MemoryCourse(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One ended attempt, as people see it."""
+    """One ended attempt, as people see it. A field is empty, `None`, if it does not apply or is not known."""
 
     attempt: int
+    """Its number, from 1."""
     outcome: Outcome
+    """How it ended."""
     error: str | None
+    """Why it did not succeed: `ValueError: no price`."""
     exit_code: int | None
+    """The exit code of its process."""
     signal: str | None
+    """The signal that killed its process, such as `SIGSEGV`."""
     peak_memory_bytes: int | None
+    """The most memory that its processes used together."""
     cpu_s: float | None
+    """The CPU time that it took."""
     output: str | None
+    """The end of what it has printed and logged."""
     stack: str | None
+    """The traceback of its exception, or where its code was when it was killed."""
     worker: str | None
+    """The name of its worker."""
     hostname: str | None
+    """The machine of its worker."""
     started_at: datetime | None
+    """When it was claimed."""
     ended_at: datetime
+    """When its end was written."""
     result: msgspec.Raw | None = None
+    """What it returned, as JSON."""
     memory: MemoryCourse | None = None
+    """How its memory has changed."""
 
 
 class JobOutcome(msgspec.Struct, frozen=True):

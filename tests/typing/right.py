@@ -10,7 +10,6 @@ from typing import Any, assert_type
 import psycopg
 
 import outlive
-from outlive.client.options import BoundJob
 from tests.typing.example import add, afetch, app, asum, fetch, invoice, nothing, shop, tell
 
 assert_type(add(1, 2), int)
@@ -19,7 +18,11 @@ assert_type(add.enqueue(1).result(timeout=30), int)
 assert_type(add.enqueue(1).status(), outlive.State)
 assert_type(add.enqueue(1).cancel(), bool)
 assert_type(add.enqueue(1).id, uuid.UUID)
-assert_type(add.job(1), BoundJob[int])
+assert_type(add.job(1), outlive.BoundJob[int])
+assert_type(app.enqueue_many([add.job(1), fetch.job("u"), nothing.job()]), list[outlive.Job[object]])
+assert_type(outlive.gather([add.enqueue(1), fetch.enqueue("u")]), list[object])
+assert_type(app.queue("mail"), outlive.Queue)
+assert_type(app.worker("web-7"), outlive.Worker)
 assert_type(fetch.enqueue("u").result(), dict[str, str])
 assert_type(afetch.enqueue("u").result(), bytes | None)
 assert_type(invoice.enqueue(Decimal(1)).result(), tuple[Decimal, datetime.date])

@@ -15,11 +15,11 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import cache, declaring, options, queue, schedule, source, worker
+from outlive.client import cache, declaring, options, schedule
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
-    "Jobs and their results": ["Job", "JobProgress", "gather", "agather", "Queue", "Worker"],
+    "Jobs and their results": ["Job", "JobProgress", "Attempt", "gather", "agather", "Queue", "Worker"],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": [
         "current",
@@ -43,15 +43,11 @@ SECTIONS: dict[str, list[str]] = {
 }
 """Every name, in the order of the page. Errors that are not listed here follow in a section of their own."""
 BESIDE: dict[str, Any] = {
-    "BoundJob": options.BoundJob,
-    "Queue": queue.Queue,
-    "Worker": worker.Worker,
-    "Request": source.Request,
     "Cache": cache.Cache,
     **{name: getattr(pytest, name) for name in ("Jobs", "Ran", "Enqueued")},
     **{name: getattr(fastapi, name) for name in SECTIONS["FastAPI and Starlette: outlive.fastapi"]},
 }
-"""What `outlive` itself does not name: classes that callers get from others, and modules for other libraries."""
+"""What `outlive` itself does not name: a class that takes long to import, and modules for other libraries."""
 OPTIONS: dict[str, list[Any]] = {
     "App.task": [declaring.TaskOptions, policy.LimitOptions],
     "Task.using": [options.JobOptions, policy.LimitOptions],
@@ -72,7 +68,8 @@ TWIN = "The async twin of"
 HEAD = """\
 # The API
 
-Made from signatures and docstrings; `./run docs --generate` writes this page. Import the names from `outlive`.
+Made from signatures and docstrings; `./run docs --generate` writes this page. Import the names from `outlive`, if no
+other module is named.
 Durations are seconds, texts such as `"90s"`, `"10m"` or `"1h30m"`, or a `timedelta`. Sizes are bytes, or texts such as
 `"512MB"`.
 

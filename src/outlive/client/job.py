@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from outlive.client.app import App
     from outlive.client.statement_runner import StatementRunner
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)  # the result
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection
     from outlive.client.app import App
 
-R = TypeVar("R")  # the result
+R = TypeVar("R", covariant=True)  # the result
 OnConflict = Literal["skip", "raise", "replace"]
 OnFailure = Literal["block", "proceed", "cancel"]
 
