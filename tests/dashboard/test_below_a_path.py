@@ -63,7 +63,7 @@ def test_behind_nginx_a_browser_logs_in_acts_and_sees_changes(browser, database_
         assert {cookie["path"] for cookie in page.context.cookies()} == {"/jobs"}
         live(page)
         page.click("text=Cancel")
-        page.click("text=Yes")
+        page.click("form .acts button")
         expect(page.locator(".done")).to_have_text("1 job cancelled")
         assert queue.state_of(job) is State.CANCELLED
         page.goto("/jobs")  # nginx adds the slash.

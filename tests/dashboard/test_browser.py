@@ -33,6 +33,7 @@ PAGES = ("", "jobs", "tasks", "killers", "workers", "queues", "sources", "schedu
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"
+YES = "form .acts button"
 AXE = "axe.run(document, {resultTypes: ['violations']})"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium")
@@ -90,7 +91,7 @@ def act(page: Page, button: Locator, question: str, done: str, **fields: str) ->
     expect(page.locator("h1")).to_have_text(question)
     for field, text in fields.items():
         page.fill(f"#{field}", text)
-    page.click("text=Yes")
+    page.click(YES)
     expect(page.locator(".done")).to_have_text(done)
 
 
@@ -233,11 +234,11 @@ def test_a_form_that_is_refused_keeps_what_was_typed(browser, address, queue):
         button_of(page, "nightly", "Change").click()
         page.fill("#cron", "at noon")
         page.select_option("#overlap", "skip")
-        page.click("text=Yes")
+        page.click(YES)
         expect(page.locator("form [role=alert]")).to_contain_text("'at noon', which can't be read")
         expect(page.locator("#cron")).to_have_value("at noon")
         page.fill("#cron", "0 12 * * *")
-        page.click("text=Yes")
+        page.click(YES)
         expect(page.locator(".done")).to_have_text("schedule nightly is set")
         assert queue.row("select cron, overlap from outlive.schedules") == {"cron": "0 12 * * *", "overlap": "skip"}
         done = "schedule nightly is as its app declares it"
@@ -365,10 +366,19 @@ def test_an_operator_enqueues_a_job_by_a_form(page, queue):
     button_of(page, "shop.fetch", "Enqueue").click()
     page.get_by_label("url: str").fill("https://example.org/")
     page.get_by_label("deep: bool").select_option("true")
-    page.click("text=Yes")
+    page.click(YES)
     expect(page.locator(".done")).to_have_text("a job of shop.fetch is enqueued")
     args = queue.value("select args from outlive.jobs where task = 'shop.fetch'")
     assert args == {"url": "https://example.org/", "deep": True}
+
+
+def test_a_question_about_many_jobs_is_in_sight_on_a_phone_and_its_button_names_the_act(page, queue):
+    for n in range(12):
+        queue.make_finished(Outcome.FAILED, task="shop.import_catalog_of_a_supplier", args=b'{"page": %d}' % n)
+    page.set_viewport_size({"width": 390, "height": 600})
+    page.goto("/confirm?action=retry_all&state=failed&task=shop.import_catalog_of_a_supplier&back=/jobs")
+    expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+    expect(page.locator(YES)).to_have_text("Retry 12 jobs")
 
 
 def test_labels_and_values_do_not_overlap_on_a_phone(page):
@@ -441,7 +451,7 @@ def test_pages_work_without_the_script(browser, address, queue):
         page = context.new_page()
         page.goto(f"/jobs/{job}?token={OPERATOR}")
         page.click("text=Retry")
-        page.click("text=Yes")
+        page.click(YES)
         expect(page.locator(".done")).to_have_text("1 job retried")
         page.goto("/jobs?task=plain")
         assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page.inner_text("tbody"))
