@@ -111,6 +111,18 @@ def test_the_oldest_jobs_come_first_where_they_are_wanted_on_all_pages(dashboard
     assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(more.replace("&amp;", "&")).text) == jobs[50:]
 
 
+def test_of_jobs_that_wait_those_that_are_due_come_first_unless_the_others_are_wanted(dashboard, queue):
+    later, soon, now = [str(queue.make(delay_s=delay_s)) for delay_s in (86400.0, 60.0, 0.0)]
+    for address, expected in (
+        ("state=pending", [now, soon, later]),
+        ("state=pending,retryable", [now, soon, later]),
+        ("state=pending&sort=newest", [later, soon, now]),
+        ("", [now, soon, later]),
+        ("sort=oldest", [later, soon, now]),
+    ):
+        assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(f"/jobs?{address}").text) == expected, address
+
+
 def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(dashboard, queue, monkeypatch):
     monkeypatch.setattr("outlive.store.finding.LOOK", 10)
     monkeypatch.setattr("outlive.dashboard.searches.PATIENCE_S", 0.0)

@@ -35,7 +35,9 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         wanted = filter_of(dict(visit.query))
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
-    oldest = visit.get("sort") == "oldest"
+    waits = bool(wanted.states) and {*wanted.states} <= {State.PENDING, State.RETRYABLE}
+    sort = visit.get("sort") if visit.get("sort") in ("oldest", "newest") else None
+    oldest = sort == "oldest" or (sort is None and waits)  # Those that are due first.
     digits = None if wrong else selection.prefix(wanted.text)
     ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
     if wrong or ids:
@@ -56,7 +58,9 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "rough": rough,
         "jobs": rows,
         "given": given,
-        "sort": "oldest" if oldest else None,
+        "sort": sort,
+        "oldest": oldest,
+        "waits": waits,
         "filtered": any(given.values()),
         "verbs": verbs,
         "on_all": [verb for verb in verbs if wanted.states or verb.default],
