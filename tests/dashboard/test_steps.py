@@ -169,6 +169,18 @@ def test_the_page_of_a_job_that_has_gathered_others_leads_to_them(dashboard, que
     assert f"Waited for 2 jobs: {str(children[0])[:18]}" in words(page)
 
 
+def test_a_job_that_gathers_others_is_shown_waiting_for_them_until_now(dashboard, queue):
+    parent, child = queue.make(), queue.make()
+    claimed = queue.claim_job(parent)
+    queue.keep_steps(parent, "charge")
+    assert queue.run(store.suspend(WORKER, Wait(claimed.token, "gather", needs=[child.bytes]))).outcome == "suspended"
+    queue.execute("update outlive.held set since = since - interval '1 hour'")
+    page = dashboard.get(f"/jobs/{parent}")
+    assert re.search(r"gather jobs 1 suspended \d+ B", words(page))
+    [width] = re.findall(r'<rect class="c-suspended" x="[\d.]+" y="0" width="([\d.]+)"', page.text)
+    assert float(width) > 100
+
+
 def test_more_jobs_than_can_be_drawn_are_listed(dashboard, queue):
     first = queue.make()
     queue.make_many(60, links=links(first))

@@ -38,17 +38,19 @@ def rows(job: Mapping[str, Any], kept: Sequence[Mapping[str, Any]], under_way: s
     """
     begins = [*_begins(kept)]
     last = max((one["at"] for one in kept), default=None)
-    spans = [(one, begin, one["at"]) for one, begin in zip(kept, begins, strict=True)]
+    by_name = {one["name"]: one for one in kept}
     if job["waits_in"]:
-        under_way, began, now = job["waits_in"], job["held_since"], job["ready_at"]
+        under_way, began, now = job["waits_in"], job["held_since"], job["waits_until"] or job["seen_at"]
     else:
         began, now = job["locked_at"], job["heartbeat_at"]
+    # The step of `gather` is kept when it begins.
+    names = [name for name in under_way.split(", ") if name not in by_name or kind_of(name) == "jobs"]
+    spans = [(one, begin, one["at"]) for one, begin in zip(kept, begins, strict=True) if one["name"] not in names]
     if under_way and began:
         since = began if job["waits_in"] else max(began, last or began)
         until = max(now or since, since)
-        known = {one["name"] for one in kept}  # The step of `gather` is kept when it begins.
-        names = [name for name in under_way.split(", ") if name not in known]
-        spans += [({"name": name, "attempt": job["attempt"], "state": job["state"]}, since, until) for name in names]
+        new = {"attempt": job["attempt"], "state": job["state"]}
+        spans += [({"name": name, **by_name.get(name, {}), **new}, since, until) for name in names]
     if not spans:
         return []
     first, end = min(begin for _, begin, _ in spans), max(end for _, _, end in spans)
@@ -74,7 +76,7 @@ def _signal(step: str) -> str:
 
 def _row(one: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:
     kept = "at" in one
-    state = one["state"] if not kept else "released" if one["supplied_by"] else "succeeded"
+    state = one.get("state") or ("released" if one["supplied_by"] else "succeeded")
     return {
         "name": one["name"],
         "kind": kind_of(one["name"]),
@@ -84,6 +86,7 @@ def _row(one: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:
         "supplied_by": one["supplied_by"] if kept else None,
         "value_bytes": one["value_bytes"] if kept else None,
         "state": state,
+        "ended": "state" not in one,
         "signal": None if kept or kind_of(one["name"]) != "signal" else _signal(one["name"]),
         "bar": charts.bar(state, begin, end),
     }

@@ -28,7 +28,7 @@ select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::
   (select x.expires_at from outlive.expiring x where x.job_id = j.id and x.whole) as deadline,
   (select h.step from outlive.held h where h.id = j.id) as waits_in,
   (select nullif(h.ready_at, 'infinity') from outlive.held h
-   where h.id = j.id and h.why = 'suspended' and h.details is null) as waits_until,
+   where h.id = j.id and h.why = 'suspended' and h.details is null) as waits_until, outlive.now() as seen_at,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
