@@ -1,5 +1,6 @@
 """What operators do on the dashboard: asked first, proved, written to the audit."""
 
+import html
 import re
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +13,7 @@ from outlive import store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Browser, words
+from tests.driving.making import request
 from tests.waiting import eventually
 
 
@@ -230,6 +232,29 @@ def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard, queue):
     assert act(dashboard.operator, "retry_all", batch=str(batch), state="failed") == "1 job retried"
     assert "Retry its failed jobs" not in words(dashboard.get(f"/batches/{batch}"))
     assert "Close batch" in words(dashboard.get("/audit"))
+
+
+def test_an_open_batch_is_not_done_and_its_callback_that_is_no_job_yet_is_no_link(dashboard, queue):
+    callback = request()
+    batch = queue.run(store.open_batch(uuid4(), "import", on_success=callback))
+    queue.run_job(queue.make(links=msgspec.json.encode({"batch": batch})))
+    for path in (f"/batches/{batch}", "/batches"):
+        page = dashboard.get(path)
+        assert re.search("1 (of 1 jobs have ended )?so far", words(page))
+        assert "<progress" not in page.text
+    assert f"job {callback.id}, not enqueued yet" in words(dashboard.get(f"/batches/{batch}"))
+    assert f"/jobs/{callback.id}" not in dashboard.get(f"/batches/{batch}").text
+    queue.run(store.close_batch(batch))
+    shown = dashboard.get(f"/batches/{batch}").text
+    assert "<progress" in shown
+    assert f"/jobs/{callback.id}" in shown
+
+
+def test_the_audit_has_arguments_as_json_and_times_as_people_read_them(dashboard, queue):
+    what = {"schedule": "report", "args": {"text": "long"}, "every_s": None, "jitter_s": 90.0}
+    queue.run(store.write_audit(uuid4(), who="me", action="set schedule", what=what))
+    shown = html.unescape(words(dashboard.get("/audit")))
+    assert 'Args {"text":"long"} , Every not set , Jitter 90 s , Schedule report' in shown
 
 
 def test_a_batch_is_cancelled_with_its_jobs(dashboard, queue):

@@ -1,5 +1,6 @@
 """What the pages show."""
 
+import html
 import re
 
 import msgspec
@@ -100,6 +101,14 @@ def test_a_job_of_the_list_shows_its_arguments_its_run_time_and_its_worker(dashb
     for told in ("https://example.org", "90 s", "crawler-1", "1 job matches"):
         assert told in shown
     assert 'href="/jobs?worker=crawler-1"' in dashboard.get("/jobs").text
+
+
+def test_what_the_list_of_jobs_cuts_is_whole_under_the_pointer(dashboard, queue):
+    error = "ValueError: " + "no such row " * 15
+    queue.run_job(queue.make(args=b'{"url": "https://example.org/%s"}' % (b"x" * 90)), Outcome.FAILED, error=error)
+    page = html.unescape(dashboard.get("/jobs").text)
+    assert f'title="{error.strip()}"' in page
+    assert 'title="{"url": "https://example.org/' + "x" * 90 + '"}"' in page
 
 
 def test_the_oldest_jobs_come_first_where_they_are_wanted_on_all_pages(dashboard, queue):

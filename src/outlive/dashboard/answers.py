@@ -45,7 +45,7 @@ class Span(msgspec.Struct, frozen=True):
 SPANS = {
     "hour": Span(60, 60, "minute", ("1 h ago", "30 min")),
     "day": Span(48, 1800, "half hour", ("1 d ago", "12 h")),
-    "week": Span(56, 10_800, "three hours", ("7 d ago", "84 h")),
+    "week": Span(56, 10_800, "three hours", ("7 d ago", "3 d 12 h")),
 }
 
 _log = logging.getLogger("outlive.dashboard")

@@ -155,7 +155,8 @@ def of_batch(batch: Mapping[str, Any]) -> Iterator[tuple[str, list[Part]]]:
     for event in ("success", "failure", "done"):
         if job := batch[f"on_{event}"]:
             at = batch[f"{event}_called_at"]
-            yield f"on_{event}", ["job ", _job(job), *([", enqueued ", at] if at else [", not enqueued yet"])]
+            not_yet = f"job {job}, not enqueued{'' if batch['done_at'] else ' yet'}"
+            yield f"on_{event}", ["job ", _job(job), ", enqueued ", at] if at else [not_yet]
 
 
 def percent(part: float) -> str:

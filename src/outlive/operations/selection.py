@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from outlive import store
 from outlive.humanize import EXACT, duration, few, number
 from outlive.operations import Steps
@@ -25,11 +27,13 @@ _LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text
 
 def in_words(key: str, value: object) -> tuple[str, str]:
     """A part of a filter, or another choice that the audit has, in words: what it is called, and its value."""
-    if key in ("since_s", "older_s") and isinstance(value, int | float):
+    if key.endswith("_s") and isinstance(value, int | float):
         value = f"{duration(value)}{' ago' if key == 'since_s' else ''}"
     elif isinstance(value, list | tuple):
         value = few(value, 3 if key == "ids" else len(value))
-    return _LABELS.get(key, key.replace("_", " ")), str(value)
+    elif isinstance(value, dict):
+        value = msgspec.json.encode(value).decode()
+    return _LABELS.get(key, key.removesuffix("_s").replace("_", " ")), "not set" if value is None else str(value)
 
 
 def prefix(text: str | None) -> str | None:
