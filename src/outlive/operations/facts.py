@@ -98,11 +98,12 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     if counters := [counted(job[many], one, many) for many, one in words if job[many]]:
         yield "counted", [", ".join(counters)]
     if details := job["held_details"]:
-        until: list[Part] = [" until ", job["waits_until"]] if job["waits_until"] else []
-        yield (
-            "held",
-            ["since ", job["held_since"], f": {details.rpartition(' until ')[0] if until else details}", *until],
-        )
+        parts: list[Part] = ["since ", job["held_since"], ": "]
+        if job["waits_until"]:  # The words end with this time, in UTC.
+            parts += [details.rpartition(" until ")[0], " until ", job["waits_until"]]
+        else:
+            parts += [details]
+        yield "held", parts
     for name in ("waits_for" if job["waits_for"] else "waited_for", "needed_by"):
         if job[name]:
             yield name.replace("_", " "), [*_others(job, name)]
