@@ -60,7 +60,8 @@ def test_a_job_that_will_be_tried_again_gives_no_result_yet(app, queue):
     job = add.enqueue(1)
     queue.run_job(job.id, Outcome.FAILED, error="once")
     assert job.status() is State.RETRYABLE
-    with pytest.raises(TimeoutError):
+    queue.register_worker()
+    with pytest.raises(TimeoutError, match=f"job {job.id} did not finish within 0 s; retryable: due in .+ s$"):
         job.result(timeout=0)
 
 

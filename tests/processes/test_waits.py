@@ -359,6 +359,14 @@ def test_a_job_that_waits_in_another_task_of_asyncio_is_told_what_to_write(start
         job.result(timeout=30)
 
 
+def test_a_result_that_does_not_come_in_time_says_what_its_job_waits_for(start, notes):
+    job = receiver.enqueue(str(notes))
+    start(target=TARGET)
+    eventually(lambda: suspended(job), within_s=30)
+    with pytest.raises(TimeoutError, match=r"did not finish within 0 s; suspended: waits for the signal packed$"):
+        job.result(timeout=0)
+
+
 def test_a_job_that_waits_can_be_cancelled(start, notes):
     job = receiver.enqueue(str(notes))
     start(target=TARGET)

@@ -278,7 +278,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.retry(ids), store.repeat(ids), store.release(ids), store.block(ids, "why"), store.cancel(ids))
         run(store.pause_queue("default"), store.resume_queue("default"), store.statuses(ids), store.outcomes(ids))
         run(store.job_progress(ids[0]))
-        run(store.unserved_tasks(ids), store.job(ids[0]), store.list_attempts(ids[0]))
+        run(store.unfinished(ids), store.job(ids[0]), store.list_attempts(ids[0]))
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())
         run(store.list_queues(), store.queues_with_rates(), store.source_limits("shop"))

@@ -18,7 +18,8 @@ import msgspec
 
 from outlive import program, store
 from outlive.errors import JobFailed, OutliveError, no_job
-from outlive.statement import Statement
+from outlive.humanize import duration
+from outlive.statement import Row, Statement
 from outlive.states import OVER, State
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ def _steps(
             if not left:
                 yield [found[id] for id in wanted.ids]
             if late:
-                unserved = yield store.unserved_tasks(list(left)[:NAMED])
-                named = f"no active worker has the task or serves the queue of: {', '.join(unserved)}"
-                raise wanted.too_late(named if unserved else "")
+                raise wanted.too_late(_why((yield store.unfinished(list(left)[:NAMED]))))
             if waiter := waiter or wait_for(left):
                 waiter.settle(settled)
                 yield max(0.0, min(MAX_PAUSE_S, wanted.left_s()))
@@ -145,6 +144,17 @@ def _steps(
     finally:
         if waiter is not None:
             waiter.leave()
+
+
+def _why(unfinished: list[Row]) -> str:
+    """What these jobs wait for, or the tasks among theirs that no active worker runs."""
+    if unserved := {task: None for task, *_, served in unfinished if not served}:
+        return f"no active worker has the task or serves the queue of: {', '.join(unserved)}"
+    said: dict[str, None] = {}
+    for _, state, details, due_in_s, _ in unfinished:
+        due = f"due in {duration(due_in_s)}" if state in (State.PENDING, State.RETRYABLE) and due_in_s > 0 else ""
+        said[": ".join(filter(None, (state, details or due)))] = None
+    return "; ".join(said)
 
 
 def _settled(ids: Sequence[UUID], wanted: Wanted) -> Generator[Statement[Any], Any, dict[UUID, Any]]:

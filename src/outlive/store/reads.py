@@ -12,7 +12,7 @@ from outlive import wire
 from outlive.model import Attempt, JobOutcome, JobProgress, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.statements import Table, as_they_are, decoded_by, first_column, nothing, pairs, scalar, table
+from outlive.store.statements import Table, as_they_are, decoded_by, nothing, pairs, scalar, table
 
 MANY_UNMET = 1000
 
@@ -107,9 +107,9 @@ def list_records(
 ) -> Statement[list[Record]]: ...
 @decoded_by(table)
 def count_jobs() -> Statement[Table]: ...
-@decoded_by(first_column)
-def unserved_tasks(ids: Sequence[UUID]) -> Statement[list[str]]:
-    """The tasks of those among these jobs that wait while no active worker can run them."""
+@decoded_by(as_they_are)
+def unfinished(ids: Sequence[UUID]) -> Statement[list[Row]]:
+    """Why these jobs have not ended: task, state, what it waits for, when it is due, whether a worker can run it."""
 
 
 @decoded_by(as_they_are)

@@ -85,7 +85,7 @@ def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Ver
 _FOR_JOBS = frozenset(
     {
         *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "job_progress", "outcomes"),
-        *("unserved_tasks", "cancel", "send"),
+        *("unfinished", "cancel", "send"),
         *("ask_source", "count_outcomes", "list_records"),
         *("open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done"),
     }

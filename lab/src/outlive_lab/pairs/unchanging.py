@@ -7,7 +7,7 @@ UNCHANGING = frozenset(
         *("kept_by_jobs", "list_audit", "batch_counts", "batch_done", "batch", "list_batches", "batch_of"),
         *("ends_by_step", "times_by_step", "find_jobs", "jobs_with_prefix", "batches_with_prefix", "suspects_wait"),
         *("unsourced_lanes", "sourced_lanes", "watched", "dashboard_people", "list_dashboard_tokens", "statuses"),
-        *("job_progress", "outcomes", "job", "linked_jobs", "list_attempts", "list_jobs", "unserved_tasks"),
+        *("job_progress", "outcomes", "job", "linked_jobs", "list_attempts", "list_jobs", "unfinished"),
         *("unserved_lanes", "list_stuck", "count_unmet", "count_stuck", "list_killers", "group_killers"),
         *("list_running", "list_workers", "list_queues", "queues_with_rates", "list_sources", "list_records"),
         *("count_jobs", "list_tasks", "task", "list_lanes", "rates", "metrics", "latencies", "health", "lock_holders"),

@@ -122,14 +122,16 @@ from unnest(:ids::uuid[]) with ordinality w(id, place) join outlive.job_states s
 where :states::text[] = '{}' or s.status = any(:states::text[])
 order by w.place;
 
--- name: unserved_tasks
--- The tasks of those among some jobs that wait while no active worker has their task and serves their queue.
-select distinct s.task from outlive.job_states s
-where s.id = any(:ids::uuid[]) and s.status in ('pending', 'retryable') and not exists (
-  select from outlive.workers k
-  where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
-    and (k.queues is null or s.queue = any(k.queues)))
-order by s.task;
+-- name: unfinished
+-- The tasks and states of some jobs that have not ended, what they wait for, in how many seconds they are due, and
+-- whether an active worker has the task and serves the queue of one that is ready or will be.
+select s.task, s.status, s.held_details, extract(epoch from s.ready_at - outlive.now())::double precision as due_in_s,
+  s.status not in ('pending', 'retryable') or exists (
+    select from outlive.workers k
+    where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
+      and (k.queues is null or s.queue = any(k.queues))) as served
+from outlive.job_states s where s.id = any(:ids::uuid[]) and s.completed_at is null
+order by s.task, s.id;
 
 -- name: unserved_lanes
 -- The tasks and queues of all jobs that wait while active workers exist and none of them has the task and serves
