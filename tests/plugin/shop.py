@@ -112,6 +112,11 @@ def deliver_later(order: int) -> list[int]:
     return job.gather(price.job(text) for text in texts)
 
 
+@app.task(max_attempts=1)
+def gather_wrongly(what: str) -> None:
+    outlive.current().gather([price.enqueue("1 EUR") if what == "Job" else price])  # type: ignore[arg-type]
+
+
 @app.task
 async def adeliver_later() -> list[int]:
     job = outlive.current()

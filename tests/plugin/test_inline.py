@@ -80,6 +80,15 @@ def test_relaxed_steps_and_those_of_once_are_taken_again_after_a_rerun_and_not_b
     assert shop.seen == [("weigh", 7), ("book", 7), ("book", 7)]
 
 
+@pytest.mark.parametrize("what", ["Job", "task"])
+def test_a_job_that_gathers_something_else_than_jobs_to_enqueue_is_told_what_to_pass(outlive_jobs, what):
+    shop.gather_wrongly.enqueue(what)
+    ran = outlive_jobs.run()[0]
+    assert ran.error.startswith("BadArguments: ")
+    assert what in ran.error
+    assert "is no request for a job: pass task.job(…)" in ran.error
+
+
 def test_the_clock_moves_over_sleeps_and_signals_are_received_here_too(outlive_jobs):
     job = shop.deliver_later.enqueue(7)
     assert outlive_jobs.run() == []

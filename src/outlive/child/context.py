@@ -332,6 +332,8 @@ _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, 
 
 def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
     for job in jobs:
+        if not hasattr(job, "request"):
+            raise BadArguments(f"{job!r:.200} is no request for a job: pass task.job(…), as in label.job(7)")
         job.app.check(job.request)
         if job_gateway.is_elsewhere(job.app.settings.get("database_url")):
             task = job.request.task
