@@ -109,7 +109,7 @@ def list_records(
 def count_jobs() -> Statement[Table]: ...
 @decoded_by(as_they_are)
 def unfinished(ids: Sequence[UUID]) -> Statement[list[Row]]:
-    """Why these jobs have not ended: task, state, what it waits for, when it is due, whether a worker can run it."""
+    """Those among these jobs that have not ended: task, state, reason of a hold, seconds until due, is it served?"""
 
 
 @decoded_by(as_they_are)
