@@ -193,7 +193,7 @@ def test_a_job_begins_again_at_a_step(dashboard, queue):
     job, operator = queue.make_finished(Outcome.FAILED), dashboard.operator
     queue.keep_steps(job, "charge", "label", "mail")
     asked = words(dashboard.get(f"/confirm?action=rerun&id={job}&step=label"))
-    assert all(part in asked for part in ("Begin again at the step label?", "The steps before it stay.", str(job)))
+    assert all(part in asked for part in ("Begin again at the step label?", "The others stay.", str(job)))
     answer = operator.post("/act", action="rerun", id=str(job), step="label", proof=operator.proof(), back="/audit")
     assert operator.said(answer) == "the job begins again at the step label; 2 steps were dropped"
     assert queue.state_of(job) is State.PENDING

@@ -371,6 +371,7 @@ BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("wait_in", {"token": 0, "step": "sleep"}),
     ("wait_in", {"token": 0, "step": "sleep", "after": "-1 second"}),
     ("wait_in", {"token": 0, "step": "receive:", "signal": ""}),
+    ("wait_in", {"token": 0, "step": "receive:go", "signal": "go, home"}),
     ("succeed", {"token": 0, "result": "1e400"}),
     ("succeed", {"token": 0, "result": '{"a": [-1E+0400]}'}),
     ("succeed", {"token": 0, "result": 5000 * "9"}),

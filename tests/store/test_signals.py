@@ -42,11 +42,12 @@ def test_a_transaction_that_does_not_see_that_the_job_waits_sends_nothing(queue,
     assert queue.count("signals") == 0
 
 
-def test_no_signal_has_the_name_of_a_second_one(queue):
+@pytest.mark.parametrize("name", ["go#2", "go > home", "go, home", "go: home", "é" * 101])
+def test_no_signal_can_be_sent_that_no_job_can_receive(queue, name):
     """`receive:go#2` is what the job has received when it has received `go` twice."""
-    assert "without # and a number at its end" in refusal(queue, queue.make(), "go#2")
-    with pytest.raises(ConfigError, match="without '#' and a number at its end"):
-        part_of_name("signal", "go#2")
+    assert "the name of a signal is a text of 1 to 200 bytes, without" in refusal(queue, queue.make(), name)
+    with pytest.raises(ConfigError, match=r"1 to 200 bytes|without '#' and a number at its end"):
+        part_of_name("signal", name)
 
 
 def test_a_wait_without_an_end_shows_none(queue):

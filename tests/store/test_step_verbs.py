@@ -43,6 +43,13 @@ def test_a_finished_job_begins_again_at_a_step_and_keeps_those_before(queue, out
     assert queue.state_of(job) is State.SUCCEEDED
 
 
+def test_a_job_that_begins_again_at_a_step_repeats_what_that_step_had_kept_below_it(queue):
+    job = queue.make_finished()
+    queue.keep_steps(job, "order > charge", "pay > charge", "pay > charge > ask", "payment", "pay", "mail")
+    assert queue.run(store.rerun(job, "pay")) == 4
+    assert names(queue, job) == ["order > charge", "payment"]
+
+
 def test_a_job_in_quarantine_or_that_waits_for_a_retry_begins_again_with_all_counters_at_zero(queue):
     killer, failing = queue.make_quarantined(crashes=2), queue.make()
     queue.run_job(failing, Outcome.FAILED)

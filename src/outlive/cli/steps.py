@@ -44,9 +44,9 @@ def rerun(
     id: JobId,
     step: Annotated[str, typer.Option("--from", metavar="NAME", help="The step, as `outlive steps` names it.")],
 ) -> None:
-    """Let a job begin again at a step: this one and all that were kept after it are dropped. Counters become zero.
+    """Let a job begin again at a step: this one, those below it and all that were kept after it are dropped.
 
-    It takes a job that has ended, is in quarantine or waits for a retry.
+    Counters become zero. It takes a job that has ended, is in quarantine or waits for a retry.
 
     Example: outlive rerun ID --from charge
     """

@@ -12,7 +12,7 @@ from outlive.operations import By, Steps
 from outlive.operations.controls import audited
 from outlive.states import State
 
-RERUN = "This step and all that were kept after it are dropped, and are taken again. The steps before it stay."
+RERUN = "This step, those below it and all that were kept after it are dropped, and are taken again. The others stay."
 SUPPLY = "The job goes on from this value, and does not take the step. It is JSON: write text in quotes."
 SEND = "The job receives it once, and goes on if it waits for it. The value is JSON: write text in quotes."
 _THEN = {

@@ -2917,13 +2917,14 @@ end $$;
 
 -- Waits: a job that waits for a time, for a signal or for other jobs is held as suspended, and holds nothing else.
 --
---     suspend      a running job waits, unless what it waits for is there
---     wait_for     it waits for other jobs
---     gathered     the jobs that it has waited for so
---     lock_needed  locks these, so that no two jobs begin to wait for each other
---     send         leaves a signal for a job, and ends the wait for it
---     end_waits    the waits of jobs are over
---     end_due      ends the waits whose time has come
+--     suspend        a running job waits, unless what it waits for is there
+--     wait_for       it waits for other jobs
+--     gathered       the jobs that it has waited for so
+--     lock_needed    locks these, so that no two jobs begin to wait for each other
+--     refuse_signal  refuses a name that no signal can have
+--     send           leaves a signal for a job, and ends the wait for it
+--     end_waits      the waits of jobs are over
+--     end_due        ends the waits whose time has come
 --
 -- A wait that is over is a step: the next attempt finds it, and goes on behind it. The worker that ran the job may
 -- have parked its process (`parked_by`). Then the row stays for a second, so that this worker can claim it with
@@ -3057,6 +3058,15 @@ begin
   return locked;
 end $$;
 
+create or replace function outlive.refuse_signal(signal text) returns void language plpgsql as $$
+-- OL003 if no job can wait for a signal of this name.
+begin
+  perform outlive.refuse_unless(
+    octet_length(signal) between 1 and 200 and signal !~ ' > |[,:] |#\d+$',
+    'the name of a signal is a text of 1 to 200 bytes, without " > ", ", " and ": ", and without # and a number at'
+    ' its end');
+end $$;
+
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
@@ -3066,9 +3076,7 @@ declare
   state text;
   waiting outlive.held;
 begin
-  perform outlive.refuse_unless(
-    length(signal) between 1 and 200 and signal !~ '#\d+$',
-    'the name of a signal has 1 to 200 characters, without # and a number at its end');
+  perform outlive.refuse_signal(signal);
   perform outlive.refuse_unless(
     octet_length(value::text) <= 1048576, 'the value of a signal has at most 1 MiB: send the address of the data');
   perform outlive.refuse_unreadable('the value of a signal', value);
@@ -3153,8 +3161,8 @@ $$;
 
 create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
 -- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
--- a step: this one and all that were kept after it are dropped. Returns how many. The lock waits for transactions
--- that enqueue jobs to wait for this one (outlive.depend): they have seen it as finished.
+-- a step: this one, those below it and all that were kept after it are dropped. Returns how many. The lock waits
+-- for transactions that enqueue jobs to wait for this one (outlive.depend): they have seen it as finished.
 declare
   state text;
   since timestamptz;
@@ -3201,7 +3209,7 @@ begin
     union all
     select u.number, u.name, u.value, u.at from unread u) r
   order by r.number, r.at;
-  delete from outlive.steps s where s.job_id = job and s.at >= since;
+  delete from outlive.steps s where s.job_id = job and (s.at >= since or s.name ^@ (step || ' > '));
   get diagnostics dropped = row_count;
   return dropped;
 end $$;
@@ -5651,8 +5659,7 @@ begin
   perform outlive.refuse_unless(
     coalesce(extract(epoch from after) between 0 and 1e9, signal is not null),
     'a job waits for a signal, or for a time from 0 seconds to 30 years');
-  perform outlive.refuse_unless(
-    coalesce(octet_length(signal) between 1 and 200, true), 'the name of a signal is a text of 1 to 200 bytes');
+  perform outlive.refuse_signal(signal) where signal is not null;
   perform outlive.refuse_step(r.id, step, 'null') from outlive.running r
   where r.token = wait_in.token and r.worker = wait_in.worker;
   return query

@@ -48,8 +48,7 @@ begin
   perform outlive.refuse_unless(
     coalesce(extract(epoch from after) between 0 and 1e9, signal is not null),
     'a job waits for a signal, or for a time from 0 seconds to 30 years');
-  perform outlive.refuse_unless(
-    coalesce(octet_length(signal) between 1 and 200, true), 'the name of a signal is a text of 1 to 200 bytes');
+  perform outlive.refuse_signal(signal) where signal is not null;
   perform outlive.refuse_step(r.id, step, 'null') from outlive.running r
   where r.token = wait_in.token and r.worker = wait_in.worker;
   return query

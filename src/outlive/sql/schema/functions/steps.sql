@@ -15,8 +15,8 @@ $$;
 
 create or replace function outlive.rerun(job uuid, step text) returns bigint language plpgsql as $$
 -- succeeded, failed, cancelled, quarantined, retryable -> pending with all counters zero. The job begins again at
--- a step: this one and all that were kept after it are dropped. Returns how many. The lock waits for transactions
--- that enqueue jobs to wait for this one (outlive.depend): they have seen it as finished.
+-- a step: this one, those below it and all that were kept after it are dropped. Returns how many. The lock waits
+-- for transactions that enqueue jobs to wait for this one (outlive.depend): they have seen it as finished.
 declare
   state text;
   since timestamptz;
@@ -63,7 +63,7 @@ begin
     union all
     select u.number, u.name, u.value, u.at from unread u) r
   order by r.number, r.at;
-  delete from outlive.steps s where s.job_id = job and s.at >= since;
+  delete from outlive.steps s where s.job_id = job and (s.at >= since or s.name ^@ (step || ' > '));
   get diagnostics dropped = row_count;
   return dropped;
 end $$;

@@ -1,12 +1,13 @@
 -- Waits: a job that waits for a time, for a signal or for other jobs is held as suspended, and holds nothing else.
 --
---     suspend      a running job waits, unless what it waits for is there
---     wait_for     it waits for other jobs
---     gathered     the jobs that it has waited for so
---     lock_needed  locks these, so that no two jobs begin to wait for each other
---     send         leaves a signal for a job, and ends the wait for it
---     end_waits    the waits of jobs are over
---     end_due      ends the waits whose time has come
+--     suspend        a running job waits, unless what it waits for is there
+--     wait_for       it waits for other jobs
+--     gathered       the jobs that it has waited for so
+--     lock_needed    locks these, so that no two jobs begin to wait for each other
+--     refuse_signal  refuses a name that no signal can have
+--     send           leaves a signal for a job, and ends the wait for it
+--     end_waits      the waits of jobs are over
+--     end_due        ends the waits whose time has come
 --
 -- A wait that is over is a step: the next attempt finds it, and goes on behind it. The worker that ran the job may
 -- have parked its process (`parked_by`). Then the row stays for a second, so that this worker can claim it with
@@ -140,6 +141,15 @@ begin
   return locked;
 end $$;
 
+create or replace function outlive.refuse_signal(signal text) returns void language plpgsql as $$
+-- OL003 if no job can wait for a signal of this name.
+begin
+  perform outlive.refuse_unless(
+    octet_length(signal) between 1 and 200 and signal !~ ' > |[,:] |#\d+$',
+    'the name of a signal is a text of 1 to 200 bytes, without " > ", ", " and ": ", and without # and a number at'
+    ' its end');
+end $$;
+
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
@@ -149,9 +159,7 @@ declare
   state text;
   waiting outlive.held;
 begin
-  perform outlive.refuse_unless(
-    length(signal) between 1 and 200 and signal !~ '#\d+$',
-    'the name of a signal has 1 to 200 characters, without # and a number at its end');
+  perform outlive.refuse_signal(signal);
   perform outlive.refuse_unless(
     octet_length(value::text) <= 1048576, 'the value of a signal has at most 1 MiB: send the address of the data');
   perform outlive.refuse_unreadable('the value of a signal', value);
