@@ -109,7 +109,7 @@ def list_records(
 def count_jobs() -> Statement[Table]: ...
 @decoded_by(as_they_are)
 def unfinished(ids: Sequence[UUID]) -> Statement[list[Row]]:
-    """Those among these jobs that have not ended: task, state, reason of a hold, seconds until due, is it served?"""
+    """The unfinished ones among these jobs: task, state, why it is held, seconds until it is due, and `served`."""
 
 
 @decoded_by(as_they_are)

@@ -123,9 +123,10 @@ where :states::text[] = '{}' or s.status = any(:states::text[])
 order by w.place;
 
 -- name: unfinished
--- The tasks and states of those among some jobs that have not ended, why they are held, and in how many seconds they
--- are due. `served`: if it is to run, an active worker has its task and serves its queue.
-select s.task, s.status, s.held_details, extract(epoch from s.ready_at - outlive.now())::double precision as due_in_s,
+-- The tasks and states of the unfinished ones among some jobs, why they are held, and in how many seconds they are
+-- due. `served`: if it is to run, an active worker has its task and serves its queue.
+select s.task, s.status, s.held_details,
+  extract(epoch from s.ready_at - outlive.now())::double precision as due_in_s,
   s.status not in ('pending', 'retryable') or exists (
     select from outlive.workers k
     where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
