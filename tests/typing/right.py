@@ -135,6 +135,13 @@ settled = outlive.App("postgresql://", max_attempts=3, queues=["mail"], timeout_
 observed = outlive.App(otel=True, sentry=True)
 
 
+async def receives(job: outlive.Context) -> str | None:
+    assert_type(job.receive("packed", list[int], timeout="7d"), list[int])
+    assert_type(await job.areceive("packed", dict[str, int]), dict[str, int])
+    answer: str | None = job.receive("answer", str | None)
+    return answer or await job.areceive("answer", str | None, timeout="7d")
+
+
 async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
     assert_type(await afetch("u"), bytes | None)
     assert_type(await asum(1, 2), int)
