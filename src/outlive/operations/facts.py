@@ -80,25 +80,15 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "expires", [job["expires_at"]]
     if job["deadline"]:
         yield "deadline", [job["deadline"]]
-    if not job["served"]:
-        yield "waits", ["; ".join(unserved(job["task"], job["queue"], job["lacking"]))]
-    if kind := job["paused"]:
-        resume = Link("resume it", f"{kind}s", command=program.command(f"{kind}s resume {job[kind]}"))
-        yield "waits", [f"its {kind} {job[kind]} is paused; ", resume]
-    elif open_until := job["breaker_open_until"]:
-        yield (
-            "waits",
-            ["the breaker of its source ", its_source, " is open until ", open_until, "; then one job tries it"],
-        )
-    elif slots := job["busy_slots"]:
-        yield "waits", [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
+    for parts in _why_it_waits(job):
+        yield "waits", parts
     if job["state"] in (State.PENDING, State.RETRYABLE):
         yield "ready" if job["state"] == State.PENDING else "next try", [job["ready_at"]]
     words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
     if counters := [counted(job[many], one, many) for many, one in words if job[many]]:
         yield "counted", [", ".join(counters)]
     if details := job["held_details"]:
-        parts: list[Part] = ["since ", job["held_since"], ": "]
+        parts = ["since ", job["held_since"], ": "]
         if job["waits_until"]:  # The words end with this time, in UTC.
             parts += [details.rpartition(" until ")[0], " until ", job["waits_until"]]
         else:
@@ -113,6 +103,20 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "killer", [f"{last} as job ", _job(job["last_killer"]), " at ", job["last_kill_at"]]
     if job["completed_at"]:
         yield "ended", [job["completed_at"]]
+
+
+def _why_it_waits(job: Job) -> Iterator[list[Part]]:
+    """Why a job does not begin that is ready."""
+    if not job["served"]:
+        yield ["; ".join(unserved(job["task"], job["queue"], job["lacking"]))]
+    if kind := job["paused"]:
+        resume = Link("resume it", f"{kind}s", command=program.command(f"{kind}s resume {job[kind]}"))
+        yield [f"its {kind} {job[kind]} is paused; ", resume]
+    elif until := job["breaker_open_until"]:
+        source = Link(job["source"], "sources", query={"name": job["source"]})
+        yield ["the breaker of its source ", source, " is open until ", until, "; then one job tries it"]
+    elif slots := job["busy_slots"]:
+        yield [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
 
 
 def _others(job: Job, name: str) -> Iterator[Part]:
