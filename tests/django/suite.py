@@ -407,6 +407,7 @@ class OperatingTests(TransactionTestCase):
         said = "The list ends after 1,000: there may be more"
         assert said in self.client.get("/admin/outlive/job/", {"state": "pending"}).content.decode()
         assert said not in self.client.get("/admin/outlive/job/").content.decode()
+        assert self.client.get("/admin/outlive/job/", {"p": "99", "e": "1"}).status_code == 200, "a page without a list"
 
 
 class FlushTests(TransactionTestCase):

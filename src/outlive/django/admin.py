@@ -147,8 +147,9 @@ class ReadOnly(admin.ModelAdmin):
         except ProgrammingError as error:
             text = f"outlive's schema is missing or old ({error}): run `manage.py migrate`"
             return HttpResponse(text, status=503, content_type="text/plain")
-        if (shown := getattr(page, "context_data", None)) and shown["cl"].result_count in (MOST_FOUND, MOST_COUNTED):
-            shown["subtitle"] = f"The list ends after {shown['cl'].result_count:,}: there may be more"
+        shown = getattr(page, "context_data", None) or {}
+        if "cl" in shown and (ends_at := shown["cl"].result_count) in (MOST_FOUND, MOST_COUNTED):
+            shown["subtitle"] = f"The list ends after {ends_at:,}: there may be more"
         return page
 
     def changeform_view(
