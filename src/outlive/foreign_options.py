@@ -219,7 +219,7 @@ CELERY_NAMES = {
     "worker_process_init": "write @app.on_process_start",
     **dict.fromkeys(
         ("setup_logging", "after_setup_logger", "after_setup_task_logger"),
-        "configure logging where the app is: docs/how-to/logs.md",
+        "leave it out, or configure logging where the app is, without a handler for stderr: docs/how-to/logs.md",
     ),
     **dict.fromkeys(
         ("before_task_publish", "after_task_publish"), "write a function of your own, and call it in place of delay"

@@ -19,9 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from outlive.output import Record
 
 Format = Literal["text", "json"]
 Fields = Callable[[], Mapping[str, object]]
@@ -113,13 +116,12 @@ def lines(created: float, level: str, messages: list[str], fields: Callable[[int
     return [head + words for words in messages]
 
 
-def lines_of_job(
-    created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
-) -> list[str]:
+def lines_of_job(created: float, said: Record, who: str, fields: Mapping[str, object]) -> list[str]:
     """What a job prints or logs, for `later`: as text one line for each of its lines, as JSON one object."""
+    level, logger, message, _, exception = said
     if isinstance(_formatter, _Json):
-        return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields)]
-    lines = message.split("\n")
+        return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields, exception)]
+    lines = said.text.split("\n")
     if (more := len(lines) - MAX_SAID_LINES) > 0:
         lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]
     head = f"[{who}] {logger}: " if logger else f"[{who}] "

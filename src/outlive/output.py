@@ -1,8 +1,8 @@
 """The output of jobs: how a log record travels to the supervisor, and in which form an output is stored.
 
 Prints and log records share one pipe, so they stay in order. A record is one line there: SIGN, its level, the name of
-its logger and its extra fields as JSON, each followed by SEPARATOR, and its message, with SIGN for each line break. A
-job can print such a line itself, which does no harm to others.
+its logger, its extra fields as JSON, its traceback after another SIGN, each followed by SEPARATOR, and its message,
+with SIGN for each line break. A job can print such a line itself, which does no harm to others.
 
 A stored output is the tail of all that an attempt has written, headed by a line that says how much was dropped.
 """
@@ -65,25 +65,42 @@ class Record(NamedTuple):
     message: str
     extra: str = ""
     """The fields that were given as `extra`, as a JSON object; empty without `extra`."""
+    exception: str = ""
+    """Its traceback, and what else stands below its message."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.message}\n{self.exception}" if self.exception else self.message
 
 
-def encode_record(level: str, logger: str, message: str, extra: str = "") -> bytes:
-    """A log record as one line of the output. The middle of a long message is left out, and so are long fields."""
-    if len(message) > MAX_RECORD_CHARS:
-        half = MAX_RECORD_CHARS // 2
-        message = f"{message[:half]}\n…\n{message[-half:]}"
+def encode_record(level: str, logger: str, message: str, extra: str = "", exception: str = "") -> bytes:
+    """A log record as one line of the output. The middle of a long text is left out, and so are long fields."""
+    exception = _cut(exception, MAX_RECORD_CHARS - min(len(message), MAX_RECORD_CHARS // 2))
+    message = _cut(message, MAX_RECORD_CHARS - len(exception))
     names = [" ".join(name[:MAX_NAME_CHARS].split()) for name in (level, logger)]
-    message = message.replace(SIGN, " ").replace("\n", SIGN)
+    below = SIGN + _one_line(exception).replace(SEPARATOR, " ") if exception else ""
     fields = extra if len(extra.encode()) <= MAX_EXTRA_BYTES else ""
-    return (SIGN + SEPARATOR.join((*names, fields, message)) + "\n").encode(errors="backslashreplace")
+    line = SIGN + SEPARATOR.join((*names, fields, below, _one_line(message))) + "\n"
+    return line.encode(errors="backslashreplace")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-(most // 2) :]}"
+
+
+def _one_line(text: str) -> str:
+    return text.replace(SIGN, " ").replace("\n", SIGN)
 
 
 def read_record(line: bytes) -> Record | None:
     """The record that a line of the output holds; None if it was printed."""
     if not line.startswith(_SIGN):
         return None
-    parts = line[1:].decode(errors="replace").split(SEPARATOR, 3)
-    return None if len(parts) < 4 else Record(parts[0], parts[1], parts[3].replace(SIGN, "\n"), parts[2])
+    parts = line[1:].decode(errors="replace").split(SEPARATOR, 4)
+    if len(parts) < 5:
+        return None
+    level, logger, extra, below, message = parts
+    return Record(level, logger, message.replace(SIGN, "\n"), extra, below[1:].replace(SIGN, "\n"))
 
 
 def count_in(lines: bytes) -> int:
@@ -108,7 +125,7 @@ def kept(tail: bytes, lines: int) -> str:
 def as_text(line: str) -> str:
     """A line of the output as people read it."""
     record = read_record(line.encode()) if line.startswith(SIGN) else None
-    return line if record is None else f"{record.level} {record.logger}: {record.message}"
+    return line if record is None else f"{record.level} {record.logger}: {record.text}"
 
 
 def split(output: str) -> tuple[int, list[str]]:

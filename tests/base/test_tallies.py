@@ -126,6 +126,7 @@ def test_a_moment_after_a_busy_stretch_does_not_lie_before_it():
         Record("Level 15", "root", ""),
         Record("WARNING", "a", "with \x1f a separator"),
         Record("INFO", "shop", "sold\ntwice", '{"order":7}'),
+        Record("ERROR", "shop", "sold\ntwice", "", "Traceback (most recent call last):\n  …\nValueError: x"),
     ],
 )
 def test_a_record_comes_out_as_it_went_in(record):
@@ -133,10 +134,11 @@ def test_a_record_comes_out_as_it_went_in(record):
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert output.read_record(line[:-1]) == record
+    assert output.count_in(line) == record.text.count("\n") + 1
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"hello", b"\x1eforged", b"\x1eforged\x1ftwice", b"\x1eand\x1fthree\x1ftimes", b"\xff\xfe"]
+    "line", [b"", b"hello", b"\x1eforged", b"\x1eforged\x1ftwice", b"\x1eand\x1ffour\x1f\x1ftimes", b"\xff\xfe"]
 )
 def test_other_lines_are_no_records(line):
     assert output.read_record(line) is None
@@ -163,7 +165,7 @@ def test_a_lone_surrogate_and_a_nul_are_kept_as_text_that_postgres_takes():
         (b"one\nlast", 2, "one\nlast", (0, ["one", "last"])),
         (b"two\n", 2, "[1 earlier line is not kept]\ntwo\n", (1, ["two"])),
         (b"last\n", 2310, "[2,309 earlier lines are not kept]\nlast\n", (2309, ["last"])),
-        (b"a\n\x1eINFO\x1fshop\x1f\x1fb\x1ec\n", 3, "a\nINFO shop: b\nc\n", (0, ["a", "INFO shop: b", "c"])),
+        (b"a\n\x1eINFO\x1fshop\x1f\x1f\x1fb\x1ec\n", 3, "a\nINFO shop: b\nc\n", (0, ["a", "INFO shop: b", "c"])),
     ],
 )
 def test_an_output_says_how_many_lines_are_not_kept(tail, lines, kept, split):

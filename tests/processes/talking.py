@@ -46,7 +46,7 @@ def talk_with_fields() -> None:
     log.info("too much", extra={"text": "x" * 5_000})
     log.info("stubborn", extra={"one": Stubborn()})
     for forged in ("{", "7" * 5000, "[" * 20_000, "[" * 400 + "]" * 400):
-        print(f"\x1eINFO\x1fshop\x1f{forged}\x1fforged")
+        print(f"\x1eINFO\x1fshop\x1f{forged}\x1f\x1fforged")
 
 
 @app.task(preload=False)

@@ -109,7 +109,9 @@ def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start, queue):
         "level": "error",
         "logger": "shop.parser",
     }
-    assert record["message"].startswith("page 4\nTraceback")
+    assert record["message"] == "page 4"
+    assert record["exception"].startswith("Traceback (most recent")
+    assert record["exception"].endswith("ValueError: no price")
     printed = [line for line in lines if line.get("stream") == "output"]
     assert {line["level"] for line in printed} == {"info"}
     assert "printed" in [line["message"] for line in printed]

@@ -73,8 +73,10 @@ def _install(level: str) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             try:
                 extra = {name: value for name, value in vars(record).items() if name not in standard}
-                data = output.encode_record(record.levelname, record.name, self.format(record), _json(extra))
-                write(data)
+                text = self.format(record)
+                message = text.partition(f"\n{record.exc_text}")[0] if record.exc_text else text
+                below = text[len(message) + 1 :]
+                write(output.encode_record(record.levelname, record.name, message, _json(extra), below))
             except Exception:  # As every handler of `logging` does: the job goes on.
                 self.handleError(record)
 

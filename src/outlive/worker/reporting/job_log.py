@@ -124,7 +124,7 @@ def _said(created: float, whose: Callable[[], tuple[str, dict[str, object]]], li
     about["stream"] = "log" if record.logger else "output"
     if record.extra:  # Of a line that only looks like a record it may be anything.
         about["extra"] = logs.redacted_within(wire.decode_or_text(record.extra.encode()))
-    return logs.lines_of_job(created, record.level, who, record.logger, record.message, about)
+    return logs.lines_of_job(created, record, who, about)
 
 
 def left_out(job: Claimed, lines: int) -> None:
