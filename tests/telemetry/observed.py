@@ -1,6 +1,7 @@
 """An app whose jobs make spans and fail in several ways."""
 
 import faulthandler
+import logging
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,7 @@ tracer = trace.get_tracer("observed")
 def work(n: int) -> str:
     with tracer.start_as_current_span("step", attributes={"n": n, "parts": ["a", "b"]}):
         follow.enqueue()
+        logging.getLogger("shop").info("step %d", n, extra={"request": "r-7"})
     outlive.current().spawn(follow.job())
     return f"{trace.get_current_span().get_span_context().trace_id:032x}"
 

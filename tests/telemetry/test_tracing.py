@@ -1,6 +1,7 @@
 """Traces of jobs: real workers send their spans to a receiver on this machine."""
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def workers() -> Iterator[list[Worker]]:
 def worker(workers: list[Worker], client: trace.Tracer, url: str, tmp_path: Path) -> Worker:
     """One worker for all tests of this file, unless one has killed it: the libraries take long to import."""
     if not workers or workers[-1].process.poll() is not None:
-        settings = {"otel": "true"}
+        settings = {"otel": "true", "log_format": "json"}
         workers.append(Worker(url, tmp_path / "worker.log", slots=2, settings=settings, target=TARGET).started())
     return workers[-1]
 
@@ -122,6 +123,8 @@ def test_a_trace_shows_the_request_the_wait_the_run_and_what_the_job_did(worker,
     assert sent.start_ns <= waited.start_ns <= waited.end_ns == run.start_ns <= step.start_ns
     assert step.end_ns <= run.end_ns
     assert step.attributes["n"] == 7
+    (record,) = [line for line in map(json.loads, worker.log().splitlines()) if line["message"] == "step 7"]
+    assert record["extra"] == {"request": "r-7", "trace_id": f"{trace_id:032x}", "span_id": step.id.hex()}
 
 
 def test_jobs_that_share_a_process_have_their_own_traces(worker, client, receiver, tmp_path):

@@ -72,7 +72,7 @@ def _install(level: str) -> None:
     class ToSupervisor(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             try:
-                extra = {name: value for name, value in vars(record).items() if name not in standard}
+                extra = _span() | {name: value for name, value in vars(record).items() if name not in standard}
                 text = self.format(record)
                 message = text.partition(f"\n{record.exc_text}")[0] if record.exc_text else text
                 below = text[len(message) + 1 :]
@@ -86,6 +86,14 @@ def _install(level: str) -> None:
     if root.level == logging.WARNING:  # As it is unless the app has set it.
         root.setLevel(level.upper())
     logging.lastResort = ToSupervisor(level.upper())
+
+
+def _span() -> dict[str, object]:
+    """The span of OpenTelemetry around the code that logs."""
+    if (trace := sys.modules.get("opentelemetry.trace")) is None:
+        return {}
+    span = trace.get_current_span().get_span_context()
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"} if span.is_valid else {}
 
 
 def _json(extra: dict[str, object]) -> str:
