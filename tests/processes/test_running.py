@@ -38,6 +38,7 @@ def test_each_other_end_is_a_failure_with_its_outcome_and_error(start, queue):
         faults.raise_memory_error.enqueue(): (Outcome.OUT_OF_MEMORY, ""),
         faults.stop_itself.using(timeout=0.5).enqueue(): (Outcome.TIMED_OUT, ""),
     }
+    silent = faults.raise_error.enqueue("")
     for job, (outcome, error) in ends.items():
         assert finished(job) is State.FAILED
         found = attempts(queue, job)[0]
@@ -45,6 +46,8 @@ def test_each_other_end_is_a_failure_with_its_outcome_and_error(start, queue):
         assert error in (found.error or "")
         assert len(found.error or "") < 10_000
     assert "raise_error" in (attempts(queue, next(iter(ends)))[0].stack or "")
+    assert finished(silent) is State.FAILED
+    assert attempts(queue, silent)[0].error == "ValueError", "no colon if nothing follows"
 
 
 def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start):

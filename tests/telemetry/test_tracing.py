@@ -167,7 +167,9 @@ def test_each_attempt_has_a_span_with_its_exception_or_its_death(worker, client,
     }
     runs = [span for span in receiver.of_job(failing.id) if span.name == "run default"]
     assert [span.attributes["outlive.attempt"] for span in runs] == [1, 2]
-    assert {span.description for span in runs} == {"ValueError: no such thing"}
+    assert [span.description for span in runs] == ["ValueError: no such thing", "ValueError"]
+    assert [span.attributes["error.type"] for span in runs] == ["ValueError", "ValueError"]
+    assert "exception.message" not in runs[1].events[0][1]
     (event,) = runs[0].events
     assert event[0] == "exception"
     assert (event[1]["exception.type"], event[1]["exception.message"]) == ("ValueError", "no such thing")

@@ -26,7 +26,8 @@ class Raised(NamedTuple):
         message = guarded(str, self.error)
         if isinstance(message, Raised):
             message = "(it can't be printed)"
-        return f"{kind}: {storable(message + self.where + note, MAX_ERROR_CHARS - len(kind) - 2)}"
+        text = storable(message + self.where + note, MAX_ERROR_CHARS - len(kind) - 2)
+        return f"{kind}: {text}" if text else kind
 
     def stack(self) -> str | None:
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""

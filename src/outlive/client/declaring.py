@@ -46,7 +46,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     source: Source | str
     """The outside service that its jobs call: a worker claims them only while the source's limits admit them."""
     backoff: policy.Backoff
-    """The pause before a retry: a base that doubles each time, a list, or a function of the number of failures."""
+    """The pause before a retry: a base that doubles each time, a list, or a function of the number of failures. It is
+    shortened at random by up to half."""
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     """Exceptions that are retried although `fail_on` names them or a base of them."""
     fail_on: type[BaseException] | tuple[type[BaseException], ...]

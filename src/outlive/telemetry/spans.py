@@ -112,12 +112,12 @@ def _evidence(end: Ended) -> dict[str, Any]:
 
 def _kind(end: Ended) -> str:
     """The class of the exception, or the outcome of a process that has died."""
-    kind, colon, _ = (end.error or "").partition(": ")
-    return kind if end.outcome is Outcome.FAILED and colon and kind.isidentifier() else str(end.outcome)
+    kind = (end.error or "").partition(": ")[0]
+    return kind if end.outcome is Outcome.FAILED and kind.isidentifier() else str(end.outcome)
 
 
 def _exception(end: Ended, at_ns: int) -> list[Event]:
     kind, message = _kind(end), end.error or ""
-    message = message.removeprefix(f"{kind}: ") if end.outcome is Outcome.FAILED else message
+    message = message.removeprefix(kind).removeprefix(": ") if end.outcome is Outcome.FAILED else message
     found = {"exception.type": kind, "exception.message": message or None, "exception.stacktrace": end.stack}
     return [Event("exception", at_ns, {key: value for key, value in found.items() if value is not None})]
