@@ -69,6 +69,11 @@ def slow() -> None:
     signal.pause()
 
 
+@outlive.step(timeout="50ms")
+async def aslow() -> None:
+    await asyncio.Event().wait()
+
+
 @outlive.step(timeout="1s")
 def slow_with_more_inside() -> None:
     with_time()
@@ -294,6 +299,11 @@ def flood(verb: str) -> None:
 @app.task(max_attempts=1)
 def late() -> None:
     slow()
+
+
+@app.task(max_attempts=1)
+async def alate() -> None:
+    await aslow()
 
 
 @app.task(max_attempts=1)

@@ -15,6 +15,7 @@ from tests.driving.jobs import attempts, finished
 from tests.driving.workers import all_gone
 from tests.processes.durable import (
     Payment,
+    alate,
     app,
     book,
     book_slowly,
@@ -111,11 +112,13 @@ def test_steps_that_run_at_once_have_names_or_are_refused_at_once(start, notes):
 
 
 def test_a_step_that_raises_is_called_again_and_one_that_takes_too_long_is_stopped(start, notes):
-    again, long = stubborn.enqueue(str(notes)), late.enqueue()
+    again, long, along = stubborn.enqueue(str(notes)), late.enqueue(), alate.enqueue()
     start(target=TARGET)
     assert again.result(timeout=30) == 3
     with pytest.raises(JobFailed, match=r"TimeoutError: the step slow took longer than 0.05 s"):
         long.result(timeout=30)
+    with pytest.raises(JobFailed, match=r"TimeoutError: the step aslow took longer than 0.05 s"):
+        along.result(timeout=30)
 
 
 def test_a_step_that_takes_too_long_is_stopped_whatever_steps_it_has_called(start, notes):

@@ -20,7 +20,7 @@ from outlive import job_gateway, wire
 from outlive.child import talks
 from outlive.child.steps import BELOW
 from outlive.child.talks import Talk
-from outlive.child.timer import no_limit, time_limit
+from outlive.child.timer import atime_limit, no_limit, time_limit
 from outlive.errors import BadArguments, Cancel, Fail, OutliveError, Retry, Snooze, StaleAttempt
 from outlive.protocol import CHECKPOINT, MAX_STEP_BYTES, MAX_STEP_CHARS, MAX_STEPS, KeptStep, Run, Wait
 from outlive.wire import NotJson
@@ -97,7 +97,7 @@ class Journal:
             for pause_s in _pauses(step):
                 try:
                     with self._code_of(call.name):
-                        async with asyncio.timeout(step.timeout_s):
+                        async with atime_limit(step.timeout_s, f"the step {call.name}"):
                             value = await step.function(*args, **kwargs)
                     break
                 except Exception as error:

@@ -1,11 +1,11 @@
-"""A limit of time for a piece of a job's code, in its own thread: SIGALRM raises an exception there."""
+"""A limit of time for a piece of a job's code: SIGALRM raises an exception in its thread, or asyncio in its task."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 
 from outlive.child import stops
@@ -52,6 +52,20 @@ def time_limit(seconds: float | None, what: str, error: type[Exception] = Timeou
         signal.signal(signal.SIGALRM, before)
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), AGAIN_S), every_s)
+
+
+@asynccontextmanager
+async def atime_limit(seconds: float | None, what: str) -> AsyncIterator[None]:
+    """The async twin of `time_limit`, for a block that awaits."""
+    import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError(f"{what} took longer than {seconds:g} s") from error
+        raise
 
 
 @contextmanager
