@@ -56,8 +56,8 @@ class Facts:
         for one in self.found.starts:
             begun[one.token] = min(one.at_s, begun.get(one.token, one.at_s))
         for attempt in self.found.attempts:
-            if attempt.started_s is not None:
-                begun[attempt.token] = attempt.started_s
+            if attempt.started_s is not None:  # It is too late if the end of the attempt waited for the database.
+                begun[attempt.token] = min(attempt.started_s, begun.get(attempt.token, attempt.started_s))
         return begun
 
     def shares(self, id: UUID) -> bool:
