@@ -11,6 +11,7 @@ import pytest
 
 from outlive import Job, State, dedupe_key, store
 from outlive.states import Outcome
+from tests.driving.claims import CLAIMED
 from tests.driving.jobs import attempts, finished, outcomes
 from tests.driving.making import Queue
 from tests.driving.workers import Start, Worker
@@ -19,13 +20,12 @@ from tests.spans import within_bounds
 from tests.waiting import eventually
 
 TARGET = "tests.guarantees.calling:app"
-STARTED = "select started_at from outlive.running where source = %s union all select started_at from outlive.attempts a"
-STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.started_at is not null"
 
 
 @pytest.fixture
-def start(start: Start, tmp_path: Path) -> Start:
-    """Starts workers for the app of tests/guarantees/calling.py."""
+def start(start: Start, queue: Queue, tmp_path: Path) -> Start:
+    """Starts workers for the app of tests/guarantees/calling.py. Their claims are kept."""
+    queue.execute(CLAIMED)
 
     def make(**how: Any) -> Worker:
         return start(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
@@ -42,9 +42,9 @@ def streak(queue: Queue) -> int:
     return int(health(queue, "flaky")["failure_streak"])
 
 
-def began(queue: Queue, source: str) -> list[float]:
-    """When the attempts of a source's jobs began, by the database's clock."""
-    return [at.timestamp() for (at,) in queue.execute(STARTED, [source, source]).fetchall()]
+def admitted(queue: Queue, source: str) -> list[float]:
+    """When a source admitted jobs, by the database's clock."""
+    return [at.timestamp() for (at,) in queue.execute("select at from claimed where source = %s", [source]).fetchall()]
 
 
 def waiting(queue: Queue, where: str = "source", name: str = "") -> int:
@@ -77,7 +77,7 @@ def test_a_source_is_a_row_made_by_the_apps_declaration(start, queue):
 def test_an_operators_change_holds_at_once_and_for_the_next_worker(start, queue):
     start(slots=2)
     jobs = [calling.crawl.enqueue() for _ in range(30)]
-    eventually(lambda: len(began(queue, "slow")) >= 1)
+    eventually(lambda: len(admitted(queue, "slow")) >= 1)
     queue.run(store.set_source("slow", {"rate_limit_per_minute": 60_000}))
     succeeded(jobs, within_s=12)
     start()
@@ -90,12 +90,12 @@ def test_an_operators_change_holds_at_once_and_for_the_next_worker(start, queue)
 def kill_and_replace(start: Start, workers: list[Worker], queue: Queue, *, until: int) -> list[float]:
     """Let workers call the shop, kill one after the other and start another, until so many calls have begun."""
     for kill_at in range(until // 4, until, max(1, until // 4)):
-        eventually(lambda at=kill_at: len(began(queue, "shop")) >= at, within_s=120)  # type: ignore[misc]
+        eventually(lambda at=kill_at: len(admitted(queue, "shop")) >= at, within_s=120)  # type: ignore[misc]
         victim = workers.pop(0)
         victim.process.kill()
         workers.append(start(slots=2, wait=False))
-    eventually(lambda: len(began(queue, "shop")) >= until, within_s=120)
-    return began(queue, "shop")
+    eventually(lambda: len(admitted(queue, "shop")) >= until, within_s=120)
+    return admitted(queue, "shop")
 
 
 def check_the_cap(start: Start, queue: Queue, *, number: int, until: int) -> None:
@@ -187,7 +187,7 @@ def test_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(start, q
     assert first
     succeeded(jobs, within_s=60)
     for name in names:
-        one, other = sorted(began(queue, name))
+        one, other = sorted(admitted(queue, name))
         assert other - one >= 1 - 1e-5, name
     assert health(queue, "site-0")["rate_limit_per_minute"] == 60
 
@@ -210,7 +210,7 @@ def test_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the
     gaps = [later - earlier for earlier, later in zip([first, *others], others, strict=False)]
     assert others[-1] - first >= 0.5 - 0.15, "the first may have been late, and no other"
     assert max(gaps) < 5
-    (at,) = began(queue, "shop")
+    (at,) = admitted(queue, "shop")
     query = "select extract(epoch from full_at) from outlive.sources where name = 'shop'"
     row = queue.execute(query).fetchone()
     assert row
@@ -480,7 +480,7 @@ def test_records_and_spawned_jobs_have_at_most_as_many_bytes_as_the_database_tak
 def test_the_records_of_a_worker_that_stops_are_kept(start, queue):
     worker = start()
     jobs = [calling.find.enqueue(f"key-{n}", n, 1.0) for n in range(20)]
-    eventually(lambda: len(began(queue, "endless")) >= 5)
+    eventually(lambda: len(admitted(queue, "endless")) >= 5)
     assert worker.stop() == 0
     done = [job for job in jobs if job.status() is State.SUCCEEDED]
     assert len(prices()) == len(done) > 0

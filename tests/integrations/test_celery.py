@@ -452,7 +452,7 @@ def test_a_shared_task_has_a_schedule_and_is_told_of_failed_jobs(outlive_jobs, m
 
 
 def test_tasks_get_their_queues_by_patterns_that_are_given_before_them(monkeypatch):
-    with pytest.raises(outlive.ConfigError, match=r"after the task \S+test_celery.add was declared: call it above"):
+    with pytest.raises(outlive.ConfigError, match=r"after the task \S+\.add was declared: call it above"):
         route({"*": "mail"})
     with pytest.raises(
         outlive.ConfigError, match=r"what route takes is \[\('web\.\*', 'q'\)\]: it must be a dict of patt"

@@ -10,6 +10,7 @@ import pytest
 from outlive.model import Claimed, Lane, LaneState, Sourced
 from outlive.worker.claiming.lanes import NEEDS_SLOT, SATED, SLACK, LaneKey, Lanes
 from tests import faults
+from tests.driving.claims import CLAIMED
 from tests.waiting import eventually
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -238,14 +239,6 @@ def test_a_look_through_some_sources_says_nothing_of_the_others():
 
 
 # The real thing
-
-
-CLAIMED = """
-create table public.claimed (token bigint, at timestamptz);
-create function public.note_claim() returns trigger language plpgsql as
-  $$ begin insert into public.claimed values (new.token, new.started_at); return new; end $$;
-create trigger note_claim after insert on outlive.running for each row execute function public.note_claim()"""
-"""Keeps when each attempt was claimed: its code may begin later, behind others."""
 
 
 @pytest.mark.long
