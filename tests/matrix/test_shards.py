@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from outlive import config
 from outlive.errors import DatabaseUnreachable, JobFailed
 from tests.driving.workers import ROOT
 from tests.matrix.servers import Server
@@ -26,9 +27,12 @@ def servers(new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def tasks(servers: list[Server]) -> Any:
+def tasks(servers: list[Server], apps: None) -> Any:
     sys.modules.pop("shards.tasks", None)
-    return importlib.import_module("shards.tasks")
+    tasks = importlib.import_module("shards.tasks")
+    for app in tasks.shards.apps:  # `apps` gives all others the same database.
+        app.configure(config.load(app=app.settings))
+    return tasks
 
 
 @pytest.mark.long
