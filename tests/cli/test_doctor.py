@@ -6,6 +6,7 @@ import resource
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -144,12 +145,15 @@ def test_another_encoding_is_refused_and_named(server_url, encoding):
         assert f"✗ the database has the encoding {encoding}" in doctor.out
 
 
-def test_a_long_transaction_is_named_by_its_backend_program_and_user(queue, connect):
+def test_a_long_transaction_is_named_by_its_backend_program_and_user(queue, connect, server_url):
+    """One of another database is older, but holds up no vacuum here."""
     other = connect()
     other.execute("set application_name = 'report'")
-    other.execute("begin isolation level repeatable read")
-    other.execute("select 1 from outlive.jobs")
-    [health] = queue.run(store.health())
+    with psycopg.connect(server_url, autocommit=True) as stranger:
+        for one in (stranger, other):
+            one.execute("begin isolation level repeatable read")
+            one.execute("select 1 from pg_class")
+        [health] = queue.run(store.health())
     [advice] = [f for f in judge_vacuum(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
     assert advice.level == "advice"
     pid = other.info.backend_pid

@@ -41,7 +41,7 @@ def all_tasks() -> list[Task]:
 
 def declare(backend: OutliveBackend, task: Task) -> None:
     """Register a task with the app of a backend, and its schedules if it is a task of this backend."""
-    register(backend, task)
+    own = register(backend, task)
     schedules = getattr(task.func, SCHEDULES, ()) if task.backend == backend.alias else ()
     for cron, given in schedules:
         args = given.get("args") or ()
@@ -53,7 +53,7 @@ def declare(backend: OutliveBackend, task: Task) -> None:
             name = given.get("name") or task.module_path
             raise ConfigError(f"{where}: the schedule {name} is refused: {error}") from None
         schedule = app_of(backend).schedule(cron, **given, priority=outlive_priority(task.priority))
-        schedule(register(backend, task))
+        schedule(own)
 
 
 def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:

@@ -52,8 +52,7 @@ def busy(worker: Mapping[str, Any]) -> str:
 
 def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     """What is known about a job beside its arguments and attempts."""
-    its_source = Link(job["source"], "sources", query={"name": job["source"]})
-    source: list[Part] = [", source ", its_source] if job["source"] else []
+    source: list[Part] = [", source ", _source(job)] if job["source"] else []
     queue = Link(job["queue"], "jobs", query={"queue": job["queue"]})
     yield "queue", [queue, *source, f", priority {job['priority']}"]
     if job["needs"]:
@@ -113,10 +112,13 @@ def _why_it_waits(job: Job) -> Iterator[list[Part]]:
         resume = Link("resume it", f"{kind}s", command=program.command(f"{kind}s resume {job[kind]}"))
         yield [f"its {kind} {job[kind]} is paused; ", resume]
     elif until := job["breaker_open_until"]:
-        source = Link(job["source"], "sources", query={"name": job["source"]})
-        yield ["the breaker of its source ", source, " is open until ", until, "; then one job tries it"]
+        yield ["the breaker of its source ", _source(job), " is open until ", until, "; then one job tries it"]
     elif slots := job["busy_slots"]:
         yield [f"all slots of the workers that serve it are busy ({slots} of {slots})"]
+
+
+def _source(job: Job) -> Link:
+    return Link(job["source"], "sources", query={"name": job["source"]})
 
 
 def _others(job: Job, name: str) -> Iterator[Part]:

@@ -240,7 +240,8 @@ def _judge_full(queues: Rows, workers: Rows) -> Iterator[Finding]:
         now = max(row["last_seen"] + timedelta(seconds=row["time_since_heartbeat_s"]) for row in serving)
         since = max(queue["oldest_ready_at"], *(row["last_claim_at"] or now for row in serving))
         if (for_s := (now - since).total_seconds()) >= FULL_S:
-            ready, slots = _are(queue["ready"], "job"), sum(row["slots"] for row in serving)
+            ready = _jobs_are(Count(queue["ready"], estimated=queue["ready_estimated"]))
+            slots = sum(row["slots"] for row in serving)
             what = f"{ready} ready in the queue {queue['name']}, and none has begun for {duration(for_s // 60 * 60)}"
             look = f"{program.command('workers')}; then cancel what takes too long, or start more workers"
             busy = f"all slots of its workers are busy ({slots} of {slots})"

@@ -295,10 +295,15 @@ select
   extract(epoch from current_setting('autovacuum_naptime')::interval)::double precision as autovacuum_naptime_s,
   (select coalesce(extract(epoch from max(
      clock_timestamp() - coalesce(a.xact_start, a.query_start))), 0)::double precision
-   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()) as oldest_snapshot_s,
+   from pg_stat_activity a
+   where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+     and coalesce(a.datname, current_database()) = current_database()  -- Others hold up no vacuum here.
+  ) as oldest_snapshot_s,
   (select json_build_object('pid', a.pid, 'role', a.usename, 'program',
      coalesce(nullif(a.application_name, ''), 'a session'))
-   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+   from pg_stat_activity a
+   where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+     and coalesce(a.datname, current_database()) = current_database()
    order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot,
   (select count(*) from pg_stat_activity a where a.datname is not null)::int as connections,
   current_setting('max_connections')::int as max_connections,
