@@ -56,15 +56,27 @@ class _Asked:
         return self.job.token, self.step.name
 
 
-_Waiting = dict[tuple[int, str], _Asked]
-"""Steps by token and name."""
+class _Waiting(dict[tuple[int, str], _Asked]):
+    """Steps by token and name, in their order: a checkpoint replaces the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size_bytes = 0  # Each read of a child asks for it, while thousands of steps may wait.
+
+    def put(self, one: _Asked) -> None:
+        self[one.key] = one
+        self.size_bytes += one.size_bytes
+
+    def take(self, key: tuple[int, str]) -> _Asked | None:
+        if (one := self.pop(key, None)) is not None:
+            self.size_bytes -= one.size_bytes
+        return one
 
 
 class StepWriter:
     def __init__(self, worker: UUID, session: Runner, leases: Leases) -> None:
         self._worker, self._session, self._leases = worker, session, leases
-        self._asked: _Waiting = {}
-        """The steps that wait, in their order: a checkpoint replaces the one before."""
+        self._asked = _Waiting()
         self._locked: dict[int, _Waiting] = {}
         """All steps of the attempts that a lock holds up, by token."""
         self._some, self._hurry = asyncio.Event(), asyncio.Event()
@@ -73,8 +85,8 @@ class StepWriter:
     @property
     def pending_bytes(self) -> int:
         """How much waits to be written. Of what locks hold up only that beyond its own bound counts."""
-        locked_bytes = sum(map(_size, self._locked.values()))
-        return _size(self._asked) + max(0, locked_bytes - LOCKED_BYTES)
+        locked_bytes = sum(waiting.size_bytes for waiting in self._locked.values())
+        return self._asked.size_bytes + max(0, locked_bytes - LOCKED_BYTES)
 
     def put(self, child: Child, call: Call) -> None:
         """Keep a step that a job has sent. It may be forged, as all that a child sends."""
@@ -89,11 +101,10 @@ class StepWriter:
             child.answer(_refusal(call.number, StaleAttempt("its attempt has ended")))
             return
         one.moved = running_time.now()
-        key = given.token, given.name
         waiting = self._locked.get(given.token, self._asked)
-        if (before := waiting.pop(key, None)) is not None:
+        if (before := waiting.take((given.token, given.name))) is not None:
             before.child.answer(_refusal(before.number, BadArguments("another step of this name has replaced it")))
-        waiting[key] = _Asked(child, call.number, len(call.body), one.job, given)
+        waiting.put(_Asked(child, call.number, len(call.body), one.job, given))
         self._some.set()
         if call.number:
             self._hurry.set()
@@ -183,19 +194,17 @@ class StepWriter:
                 "another transaction holds a lock that the step %s of job %s needs; `outlive doctor` names the session"
             )
             _log.warning(words, first.step.name, short_id(job.id), extra=job_log.fields(job))
-            theirs = [key for key in self._asked if key[0] == job.token]
-            self._locked[job.token] = {key: self._asked.pop(key) for key in theirs}
+            waiting = self._locked[job.token] = _Waiting()
+            for one in [one for one in self._asked.values() if one.job.token == job.token]:
+                self._asked.take(one.key)
+                waiting.put(one)
 
     def _answer(self, waiting: _Waiting, one: _Asked, reply: Reply | None) -> None:
         """It waits no more. If it was replaced meanwhile, it has its answer already."""
         if waiting.get(one.key) is one:
-            del waiting[one.key]
+            waiting.take(one.key)
             if reply is not None:
                 one.child.answer(reply)
-
-
-def _size(waiting: _Waiting) -> int:
-    return sum(one.size_bytes for one in waiting.values())
 
 
 def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
