@@ -75,7 +75,11 @@ RUN: dict[str, dict[str, list[object]]] = {
     },
     "how-to/size.md": {},
     "how-to/sources.md": {},
-    "how-to/steps.md": {"select name from outlive.steps order by name": ["charge", "gift", "label"]},
+    "how-to/steps.md": {
+        "select s.name from outlive.steps s join outlive.jobs j on j.id = s.job_id where j.task = 'shop.fulfil' order by 1": [
+            *("charge", "gift", "label"),
+        ]
+    },
     "how-to/test.md": {},
     "how-to/tune.md": {},
     "how-to/upgrade.md": {},
