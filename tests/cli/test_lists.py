@@ -14,8 +14,8 @@ from outlive.states import Outcome
 from tests.driving.making import KILLED, WORKER, links, new_worker
 
 SHOW_KEYS = (
-    "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
-    "repeats kills_by_others on_failed expires_at deadline waits_for waited_for needed_by attempts running result"
+    "id task queue source state args priority created_at ready_at failures crashes losses progress schedule repeats "
+    "gathered_by kills_by_others on_failed expires_at deadline waits_for waited_for needed_by attempts running result"
 )
 ATTEMPT_KEYS = (
     "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at "

@@ -169,6 +169,21 @@ def test_the_page_of_a_job_that_has_gathered_others_leads_to_them(dashboard, que
     assert f"Waited for 2 jobs: {str(children[0])[:18]}" in words(page)
 
 
+def test_the_page_of_a_job_that_was_gathered_leads_to_the_one_that_has_ended_since(dashboard, queue):
+    parent = queue.make_finished()
+    child = queue.make_finished(options={"gathered_by": str(parent)})
+    other = queue.make_finished(options={"gathered_by": "no job"})
+    queue.execute(
+        "insert into outlive.steps (job_id, name, value, attempt, at) values (%s, 'gather', %s, 1, outlive.now())",
+        [parent, json.dumps([str(child)])],
+    )
+    page = dashboard.get(f"/jobs/{child}")
+    assert f"Gathered by job {str(parent)[:18]}" in words(page)
+    graph = page.text.split('<svg class="graph"')[1].split("</svg>")[0]
+    assert (graph.count('class="node"'), graph.count('class="edge"')) == (2, 1)
+    assert '<svg class="graph"' not in dashboard.get(f"/jobs/{other}").text
+
+
 def test_a_job_that_gathers_others_is_shown_waiting_for_them_until_now(dashboard, queue):
     parent, child = queue.make(), queue.make()
     claimed = queue.claim_job(parent)

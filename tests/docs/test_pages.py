@@ -76,7 +76,7 @@ RUN: dict[str, dict[str, list[object]]] = {
     "how-to/size.md": {},
     "how-to/sources.md": {},
     "how-to/steps.md": {
-        "select s.name from outlive.steps s join outlive.jobs j on j.id = s.job_id where j.task = 'shop.fulfil' order by 1": [
+        "select name from outlive.steps join outlive.jobs on id = job_id where task = 'shop.fulfil' order by 1": [
             *("charge", "gift", "label"),
         ]
     },

@@ -185,7 +185,7 @@ class Context:
 
     def spawn(self, *jobs: Spawned[Any]) -> None:
         """Enqueue these jobs when this one succeeds, in the same transaction. If it does not, they are not enqueued."""
-        self._findings.add_spawns(_requests(jobs))
+        self._findings.add_spawns([as_json(one) for one in _requests(jobs)])
 
     def sleep(self, duration: validation.Duration) -> None:
         """Wait for this time. The job holds no slot meanwhile; it may go on in another process, after its steps."""
@@ -232,7 +232,7 @@ class Context:
         """
         if not (listed := list(jobs)):
             return []
-        ids = self._channel.talk(self.journal.spawn_and_wait(_encoded(listed)))
+        ids = self._channel.talk(self.journal.spawn_and_wait(self._gathered(listed)))
         while True:
             try:
                 return listed[0].results(ids)
@@ -245,12 +245,19 @@ class Context:
 
         if not (listed := list(jobs)):
             return []
-        ids = await self._until_over(self.journal.spawn_and_wait(_encoded(listed)))
+        ids = await self._until_over(self.journal.spawn_and_wait(self._gathered(listed)))
         while True:
             try:
                 return await asyncio.to_thread(listed[0].results, ids)
             except TimeoutError:
                 await self._until_over(self.journal.wait_for(ids))
+
+    def _gathered(self, jobs: list[Spawned[Any]]) -> bytes:
+        """The jobs as JSON. Each names this one, so that its page leads here."""
+        from outlive.telemetry.carried import carrying  # Not at the top: it brings hashlib into every fork.
+
+        requests = carrying(_requests(jobs), {"gathered_by": str(self.job_id)})
+        return msgspec.json.encode([msgspec.Raw(as_json(one)) for one in requests])
 
     async def _until_over(self, wait: Talk[R]) -> R:
         import asyncio  # As above.
@@ -330,7 +337,8 @@ _ONCE = b"select outlive.once($1::bigint, $2::text, $3::text)"
 _COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, $5::json)"
 
 
-def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
+def _requests(jobs: Iterable[Spawned[Any]]) -> list[JobRequest]:
+    requests = list[JobRequest]()
     for job in jobs:
         if not hasattr(job, "request"):
             raise BadArguments(f"{job!r:.200} is no request for a job: pass task.job(…), as in label.job(7)")
@@ -340,11 +348,8 @@ def _requests(jobs: Iterable[Spawned[Any]]) -> list[bytes]:
             raise BadArguments(
                 f"{task} is of an app with another database than this job's: enqueue it with .enqueue(…)"
             )
-    return [as_json(job.app.traced(job.request)) for job in jobs]
-
-
-def _encoded(jobs: Iterable[Spawned[Any]]) -> bytes:
-    return msgspec.json.encode([*map(msgspec.Raw, _requests(jobs))])
+        requests.append(job.app.traced(job.request))
+    return requests
 
 
 def _once(name: str) -> str:

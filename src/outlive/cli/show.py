@@ -94,7 +94,7 @@ def _as_json(life: Life) -> dict[str, object]:
         progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
         checkpoint = job["checkpoint"] and wire.readable(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
-    shape |= {"schedule": job["schedule"], "repeats": job["repeats"], "kills_by_others": job["kills"]}
+    shape |= {key: job[key] for key in ("schedule", "repeats", "gathered_by")} | {"kills_by_others": job["kills"]}
     shape |= {"on_failed": job["on_failed"], "expires_at": job["expires_at"], "deadline": job["deadline"]}
     for name in ("waits_for", "waited_for", "needed_by"):
         shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}

@@ -68,6 +68,8 @@ def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
         yield "fired by", ["schedule ", Link(job["schedule"], "schedules")]
     if job["repeats"]:
         yield "repeats", ["job ", _job(job["repeats"])]
+    if job["gathered_by"]:
+        yield "gathered by", ["job ", _job(job["gathered_by"])]
     if job["batch"]:
         yield "batch", [Link(str(job["batch"]), "batches", str(job["batch"]))]
     if references.MARK in job["args"] and job["after"]:

@@ -27,9 +27,9 @@ class Carried(msgspec.Struct, frozen=True):
     tracestate: str | None = None
 
 
-def carrying(requests: list[JobRequest], headers: Mapping[str, str]) -> list[JobRequest]:
-    """The same jobs with this trace context."""
-    own = wire.encode(headers)
+def carrying(requests: list[JobRequest], more: Mapping[str, str]) -> list[JobRequest]:
+    """The same jobs with more options, such as the headers of a trace."""
+    own = wire.encode(more)
     return [replace(one, options=_both(one.options, own)) for one in requests]
 
 

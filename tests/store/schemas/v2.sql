@@ -57,7 +57,7 @@ create table if not exists outlive.jobs (
   queue text collate "C" not null check (queue <> ''),
   source text collate "C" not null default '',
   args json not null check (json_typeof(args) in ('object', 'array')),
-  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule` and `repeats` name what has made it.
+  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule`, `repeats`, `gathered_by`: its origin.
   priority smallint not null check (priority between 0 and 9),
   ready_at timestamptz not null,
   dedupe_key text collate "C",
@@ -2809,7 +2809,7 @@ begin
       made := outlive.uuid7();
       holder := outlive.enqueue(
         j.task, j.args, j.queue, j.source, j.priority, dedupe_key => j.dedupe_key, id => made,
-        options => coalesce(j.options, '{}') - '{schedule,traceparent,tracestate}'::text[]
+        options => coalesce(j.options, '{}') - '{schedule,gathered_by,traceparent,tracestate}'::text[]
           || jsonb_build_object('repeats', j.id),
         max_args_bytes => 2147483647, notify => false, after => j.after, on_failure => 'proceed',
         concurrency_key => j.concurrency_key, concurrency => j.concurrency, on_failed => j.on_failed);
@@ -2920,6 +2920,7 @@ end $$;
 --     suspend        a running job waits, unless what it waits for is there
 --     wait_for       it waits for other jobs
 --     gathered       the jobs that it has waited for so
+--     as_uuid        an id that anyone may have written
 --     lock_needed    locks these, so that no two jobs begin to wait for each other
 --     refuse_signal  refuses a name that no signal can have
 --     send           leaves a signal for a job, and ends the wait for it
@@ -3025,14 +3026,18 @@ begin
   return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
 end $$;
 
+create or replace function outlive.as_uuid(id text) returns uuid language sql immutable as $$
+-- Null: the text is no id.
+select case when id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then id::uuid end
+$$;
+
 create or replace function outlive.gathered(job uuid) returns setof uuid language sql stable as $$
 -- The jobs that it gathers or has gathered, as its steps have kept them. Workers in other languages may keep
 -- anything in a step of that name.
-select e.id::uuid
+select outlive.as_uuid(e.id)
 from outlive.steps s,
   lateral json_array_elements_text(case when json_typeof(s.value) = 'array' then s.value else '[]' end) e(id)
-where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%')
-  and case when e.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then true else false end
+where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%') and outlive.as_uuid(e.id) is not null
 $$;
 
 create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$

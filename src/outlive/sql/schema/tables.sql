@@ -56,7 +56,7 @@ create table if not exists outlive.jobs (
   queue text collate "C" not null check (queue <> ''),
   source text collate "C" not null default '',
   args json not null check (json_typeof(args) in ('object', 'array')),
-  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule` and `repeats` name what has made it.
+  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule`, `repeats`, `gathered_by`: its origin.
   priority smallint not null check (priority between 0 and 9),
   ready_at timestamptz not null,
   dedupe_key text collate "C",

@@ -18,8 +18,10 @@ where j.id = any(:ids::uuid[]);
 
 -- name: job
 -- One job's life except for its attempts, with some of the jobs that it waits for, and of those that wait for it.
-select s.*, s.status as state, j.args, nullif(j.options - '{schedule,repeats}'::text[], '{}') as options,
+select s.*, s.status as state, j.args,
+  nullif(j.options - '{schedule,repeats,gathered_by}'::text[], '{}') as options,
   j.options ->> 'schedule' as schedule, j.options ->> 'repeats' as repeats,
+  j.options ->> 'gathered_by' as gathered_by,
   p.current, p.total, p.message,
   (select t.value from outlive.steps t where t.job_id = j.id and t.name = 'checkpoint') as checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
@@ -76,14 +78,16 @@ where s.id = :id::uuid;
 
 -- name: linked_jobs
 -- A job and the jobs that are linked with it: those that it waits for, those that wait for it, and so on, the
--- nearest first. `after` are those among them that each waits for, or has waited for. Once a job has succeeded,
--- those that it has gathered are found from it, but it is not found from them.
+-- nearest first. `after` are those among them that each waits for, or has waited for.
 with recursive linked as (
   select :id::uuid as id
   union
   select n.id from linked l, lateral (
     select unnest(j.after[:51]) from outlive.jobs j where j.id = l.id
     union all (select g.id from outlive.gathered(l.id) g(id) limit 51)
+    union all
+    select p.id from outlive.jobs j, outlive.as_uuid(j.options ->> 'gathered_by') p(id)
+    where j.id = l.id and p.id is not null
     union all (select d.needs from outlive.dependencies d where d.job_id = l.id limit 51)
     union all (select d.job_id from outlive.dependencies d where d.needs = l.id limit 51)) n(id)),
 shown as materialized (select l.id from linked l limit :limit::int)

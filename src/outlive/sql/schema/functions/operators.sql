@@ -237,7 +237,7 @@ begin
       made := outlive.uuid7();
       holder := outlive.enqueue(
         j.task, j.args, j.queue, j.source, j.priority, dedupe_key => j.dedupe_key, id => made,
-        options => coalesce(j.options, '{}') - '{schedule,traceparent,tracestate}'::text[]
+        options => coalesce(j.options, '{}') - '{schedule,gathered_by,traceparent,tracestate}'::text[]
           || jsonb_build_object('repeats', j.id),
         max_args_bytes => 2147483647, notify => false, after => j.after, on_failure => 'proceed',
         concurrency_key => j.concurrency_key, concurrency => j.concurrency, on_failed => j.on_failed);

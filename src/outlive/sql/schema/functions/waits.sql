@@ -3,6 +3,7 @@
 --     suspend        a running job waits, unless what it waits for is there
 --     wait_for       it waits for other jobs
 --     gathered       the jobs that it has waited for so
+--     as_uuid        an id that anyone may have written
 --     lock_needed    locks these, so that no two jobs begin to wait for each other
 --     refuse_signal  refuses a name that no signal can have
 --     send           leaves a signal for a job, and ends the wait for it
@@ -108,14 +109,18 @@ begin
   return (select count(*) from outlive.dependencies d where d.job_id = had.id and not d.met);
 end $$;
 
+create or replace function outlive.as_uuid(id text) returns uuid language sql immutable as $$
+-- Null: the text is no id.
+select case when id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then id::uuid end
+$$;
+
 create or replace function outlive.gathered(job uuid) returns setof uuid language sql stable as $$
 -- The jobs that it gathers or has gathered, as its steps have kept them. Workers in other languages may keep
 -- anything in a step of that name.
-select e.id::uuid
+select outlive.as_uuid(e.id)
 from outlive.steps s,
   lateral json_array_elements_text(case when json_typeof(s.value) = 'array' then s.value else '[]' end) e(id)
-where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%')
-  and case when e.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then true else false end
+where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%') and outlive.as_uuid(e.id) is not null
 $$;
 
 create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$
