@@ -23,14 +23,16 @@ from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
+from outlive.worker.attempts.reconciliation import Reconciliation
 from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
 from outlive.worker.attempts.requests import Cancels, FollowedOutput
 from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
+from outlive.worker.claiming.claim_loop import ClaimLoop
+from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
-from outlive.worker.claiming.wiring import claim_loop
 from outlive.worker.ending import outbox as ends
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
@@ -103,9 +105,13 @@ class Services:
         self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, leases, AttemptEvents(self))
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
-        self.claims = claim_loop(
-            me.id, config, hot, slots=slots, outbox=outbox, sources=self.sources, wake=wake,
-            tallies=self.tallies, bounds=bounds or Bounds(),
+        finder, bounds = LaneFinder(hot, wake, slots), bounds or Bounds()
+        self.lanes = finder.lanes
+        self.suspects = Suspects(me.id, config, hot, live, slots=slots, finder=finder, wake=wake, bounds=bounds)
+        self.claims = ClaimLoop(
+            me.id, hot, slots=slots, outbox=outbox, sources=self.sources, finder=finder, suspects=self.suspects,
+            reconciliation=Reconciliation(me.id, config, hot, slots=slots, outbox=outbox), wake=wake,
+            tallies=self.tallies, bounds=bounds,
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.calls = JobCalls(asked, self.waits, self.steps, leases)
@@ -115,7 +121,6 @@ class Services:
         self.cancels = Cancels(me.id, live, slots=slots, watch=self.watch, wake=wake)
         self.followed_output = FollowedOutput(me.id, live, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, live, slots)
-        self.suspects = Suspects(me.id, config, live, slots=slots, claim=self.claims.choice.suspect, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
         self.sessions = (hot, live, session, *pool.sessions)
         self.silence = Silence(self.sessions)
@@ -174,7 +179,7 @@ class Services:
         has = f"{counted(slots, 'slot')} and serves {served}"
         _log.info("Worker %s has %s now, because an operator asked for it", self.me.id, has)
         self.slots.queues = queues
-        self.claims.choice.lanes.serve(queues)
+        self.lanes.serve(queues)
         self.slots.resize(slots)
         self.wake.notify()
 

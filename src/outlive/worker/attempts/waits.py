@@ -1,7 +1,7 @@
 """Waits of jobs: a job that waits is suspended in the database, and its process is parked for a while.
 
 A parked process is blocked in its call. It holds no slot, and its row is not this worker's: the process only saves the
-replay of its steps. If the wait ends while it is parked, `ParkedClaim` (claiming/parked.py) claims the job again, and
+replay of its steps. If the wait ends while it is parked, the claim loop claims the job again, and
 the process goes on. It is ended when memory is wanted, and after some time; then the next worker replays the
 steps.
 """

@@ -35,7 +35,7 @@ SOURCES_BATCH = 256
 SOON_S = 0.2
 PAUSES_S = (0.005, 0.02, 0.08, 0.32, SLEEP_S)
 
-_START = ("", "")
+START = ("", "")
 
 
 class _Searches:
@@ -68,7 +68,7 @@ class LaneFinder:
         self.claimed = True
         """A job was claimed since the last search."""
         self._searches, self._source_searches = _Searches(LANES_SHARE), _Searches(SOURCES_SHARE)
-        self._after = _START
+        self._after = START
         """The last queue and source that was searched."""
         self._sources_wanted = True
 
@@ -137,13 +137,13 @@ class LaneFinder:
             store.sourced_lanes(tasks, self._slots.queues, after=self._after, batch=SOURCES_BATCH)
         )
         self.lanes.found_sourced(found, self._after, time.monotonic())
-        self._after = found.reached or _START
+        self._after = found.reached or START
         self._source_searches.note(started)
 
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must search for lanes, ask a source or search for open ones."""
         now, pause_s = time.monotonic(), SLEEP_S if self.is_current else self._search_in_s()
-        if self._sources_wanted or self._after != _START or self.lanes.has_sources:
+        if self._sources_wanted or self._after != START or self.lanes.has_sources:
             opens_in_s = self.lanes.opens_in_s(now)
             return min(pause_s, self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
         return pause_s
@@ -151,7 +151,7 @@ class LaneFinder:
     def _sources_in_s(self, now: float) -> float:
         last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s
         due_at = last_at + pause_s
-        if not self._sources_wanted and self._after == _START:
+        if not self._sources_wanted and self._after == START:
             due_at = max(due_at, min(last_at + LOOK_S, self.lanes.opens_at or math.inf))
         return max(0.0, due_at - now)
 

@@ -92,7 +92,9 @@ class Lanes:
 
     def _replace(self, states: Iterable[LaneState], looked_at: Callable[[LaneKey], bool]) -> None:
         """Known lanes keep their turn. No visible job is before its lane's watermark."""
-        ready: dict[LaneKey, datetime | None] = {_key(state): _mark(state.ready_at) for state in states if state.ready}
+        ready: dict[LaneKey, datetime | None] = {
+            lane_key(state): _mark(state.ready_at) for state in states if state.ready
+        }
         kept = {key: mark for key, mark in self._marks.items() if key in ready or not looked_at(key)}
         self._marks = kept | ready
 
@@ -158,13 +160,15 @@ class Lanes:
         served = {source for _, source, _, _ in latest if source}
         # The last lane that was reached has more jobs if the claim is full. Those before it were emptied.
         full = (
-            next(reversed([key for key in map(_key, offered) if key in latest]), None) if len(jobs) >= limit else None
+            next(reversed([key for key in map(lane_key, offered) if key in latest]), None)
+            if len(jobs) >= limit
+            else None
         )
         # Sources have had their turn even if they admitted nothing: each is asked again soon, and the next may be many.
         self._sourced_last |= {lane.priority: True for lane in offered if lane.source}
         self._sourced_last |= {priority: False for _, source, _, priority in latest if not source}
         for lane in offered:
-            key = _key(lane)
+            key = lane_key(lane)
             if key in latest:
                 self._marks.pop(key, None)
                 self._dry.pop(key, None)
@@ -182,7 +186,7 @@ class Lanes:
         return bool(self._marks)
 
 
-def _key(lane: Lane | LaneState) -> LaneKey:
+def lane_key(lane: Lane | LaneState) -> LaneKey:
     return LaneKey(lane.queue, lane.source, lane.task, lane.priority)
 
 
