@@ -24,8 +24,8 @@ from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.reconciliation import Reconciliation
-from outlive.worker.attempts.renewal import BegunMarks, Renewal, TakingBack
-from outlive.worker.attempts.requests import Cancels, FollowedOutput
+from outlive.worker.attempts.renewal import Renewal, TakingBack
+from outlive.worker.attempts.requests import Requests
 from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
@@ -118,9 +118,7 @@ class Services:
         self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, config, live, slots=slots, outbox=outbox, progress=self.progress)
-        self.cancels = Cancels(me.id, live, slots=slots, watch=self.watch, wake=wake)
-        self.followed_output = FollowedOutput(me.id, live, slots=slots, wake=wake)
-        self.begun_marks = BegunMarks(me.id, live, slots)
+        self.requests = Requests(me.id, live, slots=slots, watch=self.watch, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
         self.sessions = (hot, live, session, *pool.sessions)
         self.silence = Silence(self.sessions)
@@ -142,10 +140,10 @@ class Services:
             ("schedules", watching(self.schedules.run_once)),
             ("announce", self.reaper.announcements.run_once),
             ("suspects", self.suspects.run_once),
-            ("cancel", self.cancels.run_once),
+            ("cancel", self.requests.cancel_once),
             ("end line", self.end_lines.run_once),
-            ("followed", self.followed_output.run_once),
-            ("begun", self.begun_marks.run_once),
+            ("followed", self.requests.write_output_once),
+            ("begun", self.renewal.mark_begun_once),
             *[("job call", self.calls.run_once)] * job_calls.AT_ONCE,
             *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_AT_ONCE,
             *[("slow end", self.outbox.slow.run_once)] * ends.AT_ONCE,

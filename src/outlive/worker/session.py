@@ -181,13 +181,6 @@ class Session:
             self._connection = None
 
 
-@dataclass(slots=True)
-class _Group:
-    """Shares that together are never without a session."""
-
-    taken: int = 0
-
-
 class SessionPool:
     """A few sessions that are connected when they are needed, and closed when they are idle.
 
@@ -199,50 +192,42 @@ class SessionPool:
         self.sessions = [Session(url) for _ in range(size)]
         self._idle = list(self.sessions)
         """The one used last is used first."""
-        self._groups: list[_Group] = []
-        self._waiting: list[tuple[_Group, asyncio.Future[None]]] = []
+        self._taken: list[int] = []
+        """How many sessions each group has."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def share(self, *purposes: db.Purpose) -> tuple[Share, ...]:
         """A share for each purpose. They are one group."""
-        self._groups.append(group := _Group())
-        return tuple(Share(self, group, purpose) for purpose in purposes)
+        self._taken.append(0)
+        return tuple(Share(self, len(self._taken) - 1, purpose) for purpose in purposes)
 
     @asynccontextmanager
-    async def take(self, group: _Group, purpose: db.Purpose) -> AsyncIterator[Session]:
-        await self._turn(group)
-        session = next((one for one in reversed(self._idle) if one.purpose is purpose), self._idle[-1])
-        self._idle.remove(session)
-        session.purpose = purpose
-        try:
-            yield session
-        finally:
-            self._idle.append(session)
-            self._give_back(group)
-
-    async def _turn(self, group: _Group) -> None:
-        if self._has_room(group):
-            group.taken += 1
-            return
-        self._waiting.append((group, turn := asyncio.get_running_loop().create_future()))
+    async def take(self, group: int, purpose: db.Purpose) -> AsyncIterator[Session]:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((group, turn))
+        self._give_turns()
         try:
             await turn
-        except asyncio.CancelledError:
+            session = next((one for one in reversed(self._idle) if one.purpose is purpose), self._idle[-1])
+            self._idle.remove(session)
+            session.purpose = purpose
+            try:
+                yield session
+            finally:
+                self._idle.append(session)
+        finally:
             if not turn.cancelled():
-                self._give_back(group)
-            raise
+                self._taken[group] -= 1
+            self._give_turns()
 
-    def _has_room(self, group: _Group) -> bool:
-        kept = sum(not one.taken for one in self._groups if one is not group)
-        return len(self.sessions) - sum(one.taken for one in self._groups) > kept
-
-    def _give_back(self, group: _Group) -> None:
-        group.taken -= 1
-        for next_group, turn in list(self._waiting):
-            if turn.done():
-                self._waiting.remove((next_group, turn))
-            elif self._has_room(next_group):
-                next_group.taken += 1
-                self._waiting.remove((next_group, turn))
+    def _give_turns(self) -> None:
+        for group, turn in list(self._waiting):
+            kept = sum(not taken for other, taken in enumerate(self._taken) if other != group)
+            if turn.cancelled():
+                self._waiting.remove((group, turn))
+            elif len(self.sessions) - sum(self._taken) > kept:
+                self._waiting.remove((group, turn))
+                self._taken[group] += 1
                 turn.set_result(None)
 
 
@@ -251,7 +236,7 @@ class Share:
     """The sessions of a pool, for one purpose."""
 
     pool: SessionPool
-    _group: _Group
+    _group: int
     _purpose: db.Purpose
 
     @asynccontextmanager

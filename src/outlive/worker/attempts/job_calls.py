@@ -18,7 +18,6 @@ from outlive import db, statement, store
 from outlive.errors import BadArguments, OutliveError
 from outlive.protocol import Call, Reply
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.attempts.staleness import refuse
 from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
@@ -105,7 +104,7 @@ class JobCalls:
         except _HeldUpError:
             raise
         except _GoneError:
-            return refuse(self._leases, child, call.token, call.number)
+            return self._leases.refuse(child, call.token, call.number)
         except OutliveError as error:
             return Reply(call.number, str(error).encode(), type(error).__name__)
         except Exception as error:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, KeysView
 
+from outlive.errors import StaleAttempt
 from outlive.model import Ended
+from outlive.protocol import Reply
 from outlive.states import Outcome
+from outlive.worker.processes.assignments import GIVEN_UP
+from outlive.worker.processes.children import Child
 
 NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 
@@ -70,3 +74,21 @@ class Leases:
 
     def disowned(self, token: int) -> bool:
         return token in self._disowned
+
+    def refuse(self, child: Child, token: int, number: int) -> Reply | None:
+        """The answer to a call of an attempt that the database no longer has; None: the watch ends its job.
+
+        It is answered if the child does not run that attempt any more, or if the job itself may have ended it. Any
+        other job is killed, or cancelled if it shares its process: an error would let its code undo what it has done,
+        while the next attempt goes on with that.
+        """
+        if (one := child.find(token)) is None or one.may_be_over:
+            return Reply(number, f"attempt {token} is no longer under way".encode(), StaleAttempt.__name__)
+        if number:
+            child.asking -= 1
+        if not self.disowned(token):
+            what = "it is cancelled" if child.shared else "its process is killed"
+            _log.error("the database no longer has attempt %d, which asks for something: %s", token, what)
+            self.disown(token)
+            one.decide(GIVEN_UP)
+        return None

@@ -3,8 +3,6 @@
 No job is charged for a lease that its living worker could not renew. Usually the worker gives such attempts up and
 releases them itself when the database is back. But a reaper may have ended them as lost before: `TakingBack` takes
 these losses back, unless a job has stopped this process. Then they stand: nothing else can be charged to that job.
-
-`BegunMarks` marks which of the jobs that were claimed ahead have begun: only those are charged for a worker's death.
 """
 
 from __future__ import annotations
@@ -31,14 +29,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Renewal:
     def __init__(
-        self,
-        worker: UUID,
-        config: Config,
-        session: Session,
-        *,
-        slots: Slots,
-        outbox: Outbox,
-        progress: ProgressWriter,
+        self, worker: UUID, config: Config, session: Session, *, slots: Slots, outbox: Outbox, progress: ProgressWriter
     ) -> None:
         self._worker, self._config, self._session = worker, config, session
         self._slots, self._leases, self._outbox, self._progress = slots, slots.leases, outbox, progress
@@ -70,6 +61,14 @@ class Renewal:
                 self._leases.trust_until(token, started + 2 * renew_s)
         await asyncio.sleep(renew_s)  # At the end, so that a renewal that failed is repeated at once.
 
+    async def mark_begun_once(self) -> None:
+        """Mark which of the jobs that were claimed ahead have begun: only those are charged for a worker's death."""
+        await asyncio.sleep(MARK_S)
+        if begun := self._slots.unmarked():
+            marked = await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
+            for one in begun:
+                one.marked = one.job.token in marked
+
 
 class TakingBack:
     def __init__(self, worker: UUID, session: Session, leases: Leases) -> None:
@@ -85,15 +84,3 @@ class TakingBack:
         if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
             _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
         self._leases.not_kept -= ended
-
-
-class BegunMarks:
-    def __init__(self, worker: UUID, session: Session, slots: Slots) -> None:
-        self._worker, self._session, self._slots = worker, session, slots
-
-    async def run_once(self) -> None:
-        await asyncio.sleep(MARK_S)
-        if begun := self._slots.unmarked():
-            marked = await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
-            for one in begun:
-                one.marked = one.job.token in marked

@@ -27,11 +27,13 @@ WRITE_S = 0.4
 """How often the output of a followed job is written."""
 
 
-class Cancels:
+class Requests:
     def __init__(self, worker: UUID, session: Session, *, slots: Slots, watch: Watch, wake: Wakeup) -> None:
         self._worker, self._session, self._slots, self._watch, self._wake = worker, session, slots, watch, wake
+        self._written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
+        """How many lines of each followed attempt are written, its memory, and its steps under way, by token."""
 
-    async def run_once(self) -> None:
+    async def cancel_once(self) -> None:
         await wait(self._wake.cancel, CANCELS_S)
         self._wake.cancel.clear()
         if not self._slots.busy and not self._slots.unplaced:
@@ -44,23 +46,13 @@ class Cancels:
                 if one.job.token in tokens and one.verdict is None:
                     self._watch.end(child, one, Outcome.CANCELLED, "cancelled on request")
 
-
-class FollowedOutput:
-    def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
-        self._worker, self._session, self._slots, self._wake = worker, session, slots, wake
-        self._written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
-        """How many lines of each followed attempt are written, its memory, and its steps under way, by token."""
-
-    async def run_once(self) -> None:
+    async def write_output_once(self) -> None:
+        """Write what is new of the followed jobs."""
         await wait(self._wake.watch, WRITE_S if self._written else FOLLOWERS_S)
         self._wake.watch.clear()
-        if self._slots.busy:
-            await self.write()
-        else:
+        if not self._slots.busy:
             self._written.clear()
-
-    async def write(self) -> None:
-        """Write what is new."""
+            return
         followed = await self._session.run(store.watched(self._worker))
         running = {one.job.token: (child, one) for child in self._slots.busy for one in child.running}
         written: dict[int, tuple[int, MemoryCourse | None, str]] = {}

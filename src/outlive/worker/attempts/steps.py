@@ -23,7 +23,6 @@ from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import Call, KeptStep, Reply
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.attempts.staleness import refuse
 from outlive.worker.ending.outbox import never_accepted
 from outlive.worker.limits import running_time
 from outlive.worker.loops import wait
@@ -183,7 +182,7 @@ class StepWriter:
     def _reply(self, one: _Asked, kept: dict[tuple[UUID, str], bytes | None]) -> Reply | None:
         key = (one.job.id, one.step.name)
         if key not in kept:
-            return refuse(self._leases, one.child, one.job.token, one.number)
+            return self._leases.refuse(one.child, one.job.token, one.number)
         return Reply(one.number, kept[key] or b"")
 
     def _set_aside(self, first: _Asked) -> None:
