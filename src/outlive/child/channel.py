@@ -8,9 +8,10 @@ import select
 import socket
 from collections import deque
 from collections.abc import Iterable
+from contextlib import closing
 from os import getpid
 from sys import byteorder
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from outlive import errors, linux, protocol
 from outlive.child import stops, talks
@@ -129,8 +130,8 @@ class Channel:
                 self._read()
         return self._stopping
 
-    def send(self, frame: protocol.FromChild) -> None:
-        """Send a whole frame. A signal that stops the job waits until then."""
+    def send(self, frame: protocol.FromChild, *, now: bool = False) -> None:
+        """Send a whole frame, which this channel always does now. A signal that stops the job waits until then."""
         self._refuse_copies()
         with self._lock, stops.held:
             self._socket.sendall(encode(frame))
@@ -152,24 +153,23 @@ class Channel:
 
     def talk(self, talk: Talk[T]) -> T:
         """Ask all that a job asks in a talk, and return what it makes of the answers."""
-        try:
-            asked = next(talk)
-            while True:
-                try:
-                    answer = self.call(*asked)
-                except BaseException as error:
-                    asked = talk.throw(error)
-                else:
-                    asked = talk.send(answer)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+        with closing(talk):
+            try:
+                asked = next(talk)
+                while True:
+                    asked = talk.send(self.call(*asked))
+            except StopIteration as end:
+                return cast("T", end.value)
 
     async def atalk(self, talk: Talk[T]) -> T:
         """The async twin of `talk`: the job's other tasks go on meanwhile."""
-        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
-
-        return await asyncio.to_thread(self.talk, talk)
+        with closing(talk):
+            try:
+                asked = next(talk)
+                while True:
+                    asked = talk.send(await self.acall(*asked))
+            except StopIteration as end:
+                return cast("T", end.value)
 
     async def until_over(self, wait: Talk[T]) -> T:
         """Hold the talk of a wait. It stops the event loop: in a parked process, nothing of the job goes on."""
@@ -177,13 +177,13 @@ class Channel:
 
     async def acall(self, verb: str, body: bytes) -> bytes:
         """The async twin of `call`."""
-        import asyncio
+        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
         return await asyncio.to_thread(self.call, verb, body)
 
     def keep_later(self, verb: str, step: protocol.KeptStep) -> None:
         """Send a step to keep, and wait for no answer."""
-        self.send(protocol.Call(0, verb, talks.encoded(step), step.token))
+        self.send(protocol.Call(0, verb, talks.encoded(step), step.token), now=True)
 
     def note_steps(self, names: Iterable[str]) -> None:
         """Say which steps are under way, without a frame: the supervisor reads it only if this process dies."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import threading
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from typing import TypeVar
 
 from outlive import protocol
-from outlive.child import seats, talks
+from outlive.child import seats
 from outlive.child.channel import MANY_BYTES, Channel, body_of, encode
 from outlive.child.talks import Talk
 from outlive.errors import OutliveError
@@ -56,9 +55,6 @@ class SharedChannel(Channel):
         if later:
             here = threading.get_ident() == self._thread
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.flush)
-
-    def keep_later(self, verb: str, step: protocol.KeptStep) -> None:
-        self.send(Call(0, verb, talks.encoded(step), step.token), now=True)
 
     def _send(self) -> None:
         """Send as much as the socket takes now."""
@@ -105,24 +101,10 @@ class SharedChannel(Channel):
         seat = seats.current.get()
         if seat is not None and verb == "wait":
             seat.asks = asyncio.current_task()
-        async with contextlib.nullcontext() if seat is None else seat.calls:
+        async with nullcontext() if seat is None else seat.calls:
             number = self._ask(verb, body)
             self._asked[number] = self._loop.create_future()
             return body_of(await self._asked[number])
-
-    async def atalk(self, talk: Talk[T]) -> T:
-        try:
-            asked = next(talk)
-            while True:
-                try:
-                    answer = await self.acall(*asked)
-                except BaseException as error:
-                    asked = talk.throw(error)
-                else:
-                    asked = talk.send(answer)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
     async def until_over(self, wait: Talk[T]) -> T:
         """The other jobs go on meanwhile."""

@@ -266,7 +266,7 @@ class _InlineChannel(Channel):
     def stopping(self) -> bool:
         return False
 
-    def send(self, frame: FromChild) -> None:
+    def send(self, frame: FromChild, *, now: bool = False) -> None:
         if isinstance(frame, Progress):
             self._worker.report(frame)
 
