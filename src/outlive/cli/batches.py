@@ -39,42 +39,30 @@ BATCHES = (
 batches_app = group("batches")
 
 
-@command(batches_app, callback=True)
+@command(batches_app, callback=True, example="batches --watch")
 def batches(context: CommandContext, limit: ManyRows = 100) -> Listing[Sequence[Row]]:
-    """List the batches, the newest first; show, close and cancel one.
-
-    Example: outlive batches --watch
-    """
+    """List the batches, the newest first; show, close and cancel one."""
     return context.rows(store.list_batches(limit=limit), BATCHES, "there are no batches")
 
 
-@command(batches_app)
+@command(batches_app, example="batches show ID")
 def show(context: CommandContext, id: Id) -> Listing[Row]:
-    """Show one batch: how many of its jobs have ended in which way, and its callbacks.
-
-    Example: outlive batches show ID
-    """
+    """Show one batch: how many of its jobs have ended in which way, and its callbacks."""
     batch = found_id(context, "batch", id)
     return Listing(lambda: _batch(context, batch), _shown)
 
 
-@command(batches_app)
+@command(batches_app, example="batches close ID")
 def close(context: CommandContext, id: Id) -> None:
-    """Close a batch whose block has failed: it is done when its jobs have ended, and calls back.
-
-    Example: outlive batches close ID
-    """
+    """Close a batch whose block has failed: it is done when its jobs have ended, and calls back."""
     batch = _batch(context, found_id(context, "batch", id))["id"]
     context.audited(store.close_batch(batch), "close batch", {"batch": batch})
     _print_left(_batch(context, batch))
 
 
-@command(batches_app)
+@command(batches_app, example="batches cancel ID")
 def cancel(context: CommandContext, id: Id) -> None:
-    """Close a batch and cancel its jobs. Running jobs are stopped by their workers.
-
-    Example: outlive batches cancel ID
-    """
+    """Close a batch and cancel its jobs. Running jobs are stopped by their workers."""
     batch = found_id(context, "batch", id)
     jobs = _batch(context, batch)["unfinished"]
     context.audited(store.close_batch(batch, cancelling=True), "cancel batch", {"batch": batch}, jobs=jobs)

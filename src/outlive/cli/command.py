@@ -246,7 +246,7 @@ def group(name: str, to: typer.Typer = app, **options: Any) -> typer.Typer:
     return made
 
 
-def command(to: typer.Typer, name: str | None = None, *, callback: bool = False) -> Callable[[F], F]:
+def command(to: typer.Typer, name: str | None = None, *, example: str = "", callback: bool = False) -> Callable[[F], F]:
     """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
@@ -283,6 +283,8 @@ def command(to: typer.Typer, name: str | None = None, *, callback: bool = False)
         url = _common("database_url", str | None, "--database-url", help)
         mine = [*own, *(_LISTING if lists else ()), *([_GROUP] if callback else []), url, *_COMMON]
         run.__signature__ = signature.replace(parameters=mine)  # type: ignore[attr-defined]
+        if example:
+            run.__doc__ = f"{inspect.getdoc(function)}\n\nExample: outlive {example}"
         called = name or function.__name__
         panel = _panel(called) if to is app else None
         (to.callback(invoke_without_command=True) if callback else to.command(called, rich_help_panel=panel))(run)

@@ -45,7 +45,7 @@ _log = logging.getLogger("outlive.dashboard")
 TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since", time_of("created_at")))
 
 
-@command(dashboard_app, callback=True)
+@command(dashboard_app, callback=True, example="dashboard --listen 127.0.0.1:8400")
 def dashboard(
     context: CommandContext,
     listen: Listen = None,
@@ -57,8 +57,6 @@ def dashboard(
     """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
 
     If one runs already beside `outlive up`, with the embedded server, this prints its link and ends.
-
-    Example: outlive dashboard --listen 127.0.0.1:8400
     """
     expect_installed()
     from outlive.dashboard.access import kept_token
@@ -78,12 +76,9 @@ def dashboard(
         raise typer.Exit(2) from None
 
 
-@command(token_app)
+@command(token_app, example="dashboard token add anna --role operator")
 def add(context: CommandContext, name: Name, role: Role = "viewer") -> None:
-    """Give a person a token. It is printed once, and only its hash is stored. Dashboards that run know it at once.
-
-    Example: outlive dashboard token add anna --role operator
-    """
+    """Give a person a token. It is printed once, and only its hash is stored. Dashboards that run know it at once."""
     choice("--role", role, "operator", "viewer")
     identifier("the name of a person", name)
     if name in ("operator", "viewer"):
@@ -96,21 +91,15 @@ def add(context: CommandContext, name: Name, role: Role = "viewer") -> None:
     print(token, flush=True)
 
 
-@command(token_app, "list")
+@command(token_app, "list", example="dashboard token list")
 def list_tokens(context: CommandContext) -> Listing[Sequence[Row]]:
-    """List the people who have a token.
-
-    Example: outlive dashboard token list
-    """
+    """List the people who have a token."""
     return context.rows(store.list_dashboard_tokens(), TOKENS, "no person has a token")
 
 
-@command(token_app)
+@command(token_app, example="dashboard token remove anna")
 def remove(context: CommandContext, name: Name) -> None:
-    """Take back the token of a person. It no longer logs in, and the sessions that it has opened end within seconds.
-
-    Example: outlive dashboard token remove anna
-    """
+    """Take back the token of a person. It no longer logs in, and the sessions that it has opened end within seconds."""
     if not context.audited(store.remove_dashboard_token(name), "remove token", {"name": name}):
         raise OutliveError(f"{name} has no token; `{program.command('dashboard token list')}` lists those who have")
     screen.say(f"the token of {name} is removed")

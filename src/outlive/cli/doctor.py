@@ -42,14 +42,12 @@ _MARKS = {
 }
 
 
-@command(app)
+@command(app, example="doctor --json")
 def doctor(context: CommandContext, json: Json = False) -> None:
     """Check this machine, the database, the jobs and the workers.
 
     Exit code 1 if there is a problem, or if a check could not be made. What could not be seen is marked with a question
     mark, with what to do.
-
-    Example: outlive doctor --json
     """
     found = [*_examine_database(context), *_examine_machine(context.config.slots or os.cpu_count() or 1)]
     if json:

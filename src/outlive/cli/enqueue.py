@@ -16,7 +16,7 @@ from outlive.errors import TaskNotFound
 from outlive.model import new_job_id
 
 
-@command(app)
+@command(app, example="""enqueue shop.tasks:app fetch '{"url": "https://example.org/"}'""")
 def enqueue(
     context: CommandContext,
     where: Target,
@@ -47,10 +47,7 @@ def enqueue(
     deadline: Annotated[str | None, typer.Option(help="Cancel it if it does not end within this time.")] = None,
     json: Json = False,
 ) -> None:
-    """Enqueue a job of a task. It is durable when this command ends.
-
-    Example: outlive enqueue shop.tasks:app fetch '{"url": "https://example.org/"}'
-    """
+    """Enqueue a job of a task. It is durable when this command ends."""
     found = cast("App", importing.import_app(where))
     context.config = context.config_of(found.settings)
     found.configure(context.config)

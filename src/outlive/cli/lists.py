@@ -70,13 +70,11 @@ JOBS = (
 )
 
 
-@command(app)
+@command(app, example="jobs --state failed --since 1h")
 def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[list[dict[str, Any]]]:
     """List jobs, the newest first.
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
-
-    Example: outlive jobs --state failed --since 1h
     """
     wanted = filter.resolved(context)
 
@@ -124,13 +122,11 @@ def _killer(row: Row) -> Text:
     return text((row["task"], "bold"), f"  {row['id']}\n", *below)
 
 
-@command(app)
+@command(app, example="killers --json")
 def killers(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
     """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output.
 
     `peak` is the most that the kernel has counted, with what the process shares with the worker.
-
-    Example: outlive killers --json
     """
 
     def show(rows: Rows) -> RenderableType:
@@ -150,12 +146,9 @@ STUCK = (
 )
 
 
-@command(app)
+@command(app, example="stuck")
 def stuck(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
-    """List running jobs whose worker is silent. The reaper of any worker frees them.
-
-    Example: outlive stuck
-    """
+    """List running jobs whose worker is silent. The reaper of any worker frees them."""
     return context.rows(store.list_stuck(limit=limit), STUCK, "no job is stuck")
 
 
@@ -172,7 +165,7 @@ RECORDS = (
 )
 
 
-@command(app)
+@command(app, example="records --scope prices --csv")
 def records(
     context: CommandContext,
     scope: Annotated[str | None, typer.Option(help="Only records of this scope.")] = None,
@@ -181,10 +174,7 @@ def records(
     limit: ManyRows = 10_000,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
 ) -> Listing[Rows]:
-    """List the records that jobs have stored, by scope, source and key.
-
-    Example: outlive records --scope prices --csv
-    """
+    """List the records that jobs have stored, by scope, source and key."""
 
     def look() -> Rows:
         found = context.run(store.list_records(scope=scope, source=source, key=key, limit=limit))
@@ -222,12 +212,9 @@ AUDIT = (
 )
 
 
-@command(app)
+@command(app, example="audit --limit 10")
 def audit(context: CommandContext, limit: ManyRows = 50) -> Listing[Rows]:
-    """List what operators have done, the latest first: who, when, and to how many jobs. Kept for 90 days.
-
-    Example: outlive audit --limit 10
-    """
+    """List what operators have done, the latest first: who, when, and to how many jobs. Kept for 90 days."""
     return context.rows(
         store.list_audit(limit=limit),
         AUDIT,

@@ -23,7 +23,7 @@ FIRST_S = 2.0
 OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
 
 
-@command(app)
+@command(app, example="logs ID --follow")
 def logs(
     context: CommandContext,
     id: JobId,
@@ -35,10 +35,7 @@ def logs(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print what a job has printed and logged.
-
-    Example: outlive logs ID --follow
-    """
+    """Print what a job has printed and logged."""
     job = found_id(context, "job", id)
     (_follow if follow else _print)(context, job, attempt, _Printer(json=json))
 

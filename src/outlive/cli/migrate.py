@@ -12,7 +12,7 @@ from outlive.cli.command import CommandContext, app, command
 from outlive.errors import ConfigError
 
 
-@command(app)
+@command(app, example="migrate --check")
 def migrate(
     context: CommandContext,
     check: Annotated[
@@ -21,10 +21,7 @@ def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL for an empty database.")] = False,
     roles: Annotated[bool, typer.Option("--roles", help="Create the roles too; they belong to the server.")] = False,
 ) -> None:
-    """Bring the database to the schema of this version. Safe to repeat, and to run several times at once.
-
-    Example: outlive migrate --check
-    """
+    """Bring the database to the schema of this version. Safe to repeat, and to run several times at once."""
     if check and (sql or roles):
         raise ConfigError("--check changes and prints nothing: use it without --sql and --roles")
     if sql:

@@ -38,7 +38,7 @@ WorkerNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", **
 GONE = ("dead", "stopped")
 
 
-def _add_command(verb: Verb, help: str) -> None:
+def _add_command(verb: Verb, example: str, help: str) -> None:
     """A command that applies a verb to jobs."""
 
     def run(
@@ -52,36 +52,22 @@ def _add_command(verb: Verb, help: str) -> None:
         _report(_act(context, verb, ids or filter.resolved(context), yes=yes, json=json), json=json)
 
     run.__doc__ = help
-    command(app, verb.name)(run)
+    command(app, verb.name, example=f"{verb.name} {example}")(run)
 
 
 _add_command(
     RETRY,
-    """Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.
-
-    Example: outlive retry --all --task shop.fetch --since 2h""",
+    "--all --task shop.fetch --since 2h",
+    "Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.",
 )
+_add_command(REPEAT, "ID", "Run succeeded jobs again, as new jobs. --all needs --state succeeded.")
+_add_command(CANCEL, "--all --state pending --queue slow", "Cancel jobs. A running job is stopped by its worker.")
 _add_command(
-    REPEAT,
-    """Run succeeded jobs again, as new jobs. --all needs --state succeeded.
-
-    Example: outlive repeat ID""",
-)
-_add_command(
-    CANCEL,
-    """Cancel jobs. A running job is stopped by its worker.
-
-    Example: outlive cancel --all --state pending --queue slow""",
-)
-_add_command(
-    RELEASE,
-    """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones.
-
-    Example: outlive release ID""",
+    RELEASE, "ID", "Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones."
 )
 
 
-@command(app)
+@command(app, example="prune --state failed --older-than 30d")
 def prune(
     context: CommandContext,
     filter: Filter,
@@ -89,10 +75,7 @@ def prune(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than).
-
-    Example: outlive prune --state failed --older-than 30d
-    """
+    """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
     _expect_one_choice(PRUNE, ids, filter)
     if ids or filter.state:
         tally = _act(context, PRUNE, ids or filter.resolved(context), yes=yes, json=json)
@@ -208,7 +191,7 @@ def _prune_old(context: CommandContext) -> int:
         return asyncio.run(prune(Session(migrate.ready(context.config))))
 
 
-@command(app)
+@command(app, example="drain web-7 --no-wait")
 def drain(
     context: CommandContext,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", **_NAMED)],
@@ -217,8 +200,6 @@ def drain(
     """Tell workers to take no more jobs, finish those that they run, and stop.
 
     A worker learns of this at once, or with its next heartbeat behind a pooler. Ctrl-C only ends the waiting.
-
-    Example: outlive drain web-7 --no-wait
     """
     ids = [id for name in names for id in told(context, "drain_worker", name)]
     printed = None
@@ -237,7 +218,7 @@ def drain(
         time.sleep(EVERY_S)
 
 
-@command(app)
+@command(app, example="reload web-7")
 def reload(
     context: CommandContext,
     names: WorkerNames = None,
@@ -247,8 +228,6 @@ def reload(
 
     Jobs that run go on with the old code. A worker that can't import the new code keeps the old one, and the command
     fails. Ctrl-C only ends the waiting.
-
-    Example: outlive reload web-7
     """
     living = {row["name"] for row in _workers(context) if row["app"] and row["state"] in ("active", "stale")}
     if not (names or living):

@@ -29,21 +29,15 @@ QUEUES = (
 queues_app = group("queues")
 
 
-@command(queues_app, callback=True)
+@command(queues_app, callback=True, example="queues --watch")
 def queues(context: CommandContext) -> Listing[Sequence[Row]]:
-    """List the queues; pause and resume them.
-
-    Example: outlive queues --watch
-    """
+    """List the queues; pause and resume them."""
     return context.rows(store.list_queues(), QUEUES, "no queue is known yet")
 
 
-@command(queues_app)
+@command(queues_app, example="queues pause slow")
 def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
-    """Stop claiming the jobs of a queue. Running jobs continue.
-
-    Example: outlive queues pause slow
-    """
+    """Stop claiming the jobs of a queue. Running jobs continue."""
     known = {row["name"] for row in context.run(store.list_queues())}
     if name not in known:
         identifier("the name of a queue", name)
@@ -54,12 +48,9 @@ def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
     context.control("pause_queue", name)
 
 
-@command(queues_app)
+@command(queues_app, example="queues resume slow")
 def resume(context: CommandContext, name: Name) -> None:
-    """Claim the jobs of a queue again.
-
-    Example: outlive queues resume slow
-    """
+    """Claim the jobs of a queue again."""
     if not context.control("resume_queue", name):
         paused = [row["name"] for row in context.run(store.list_queues()) if row["paused"]]
         raise OutliveError(f"queue {name} was not paused; the paused queues: {', '.join(paused) or 'none'}")

@@ -63,12 +63,9 @@ SCHEDULES = (
 schedules_app = group("schedules")
 
 
-@command(schedules_app, callback=True)
+@command(schedules_app, callback=True, example="schedules --watch")
 def schedules(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence[Row]]:
-    """List the schedules; pause, resume, run, set, reset and remove them.
-
-    Example: outlive schedules --watch
-    """
+    """List the schedules; pause, resume, run, set, reset and remove them."""
 
     def look() -> Sequence[Row]:
         rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=NEXT_IN_JSON)
@@ -77,35 +74,26 @@ def schedules(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequen
     return Listing(look, lambda rows: screen.table(SCHEDULES, rows) if rows else "there are no schedules")
 
 
-@command(schedules_app)
+@command(schedules_app, example="schedules pause report")
 def pause(context: CommandContext, name: Name) -> None:
-    """Stop firing a schedule. Its jobs continue.
-
-    Example: outlive schedules pause report
-    """
+    """Stop firing a schedule. Its jobs continue."""
     context.control("pause_schedule", name)
 
 
-@command(schedules_app)
+@command(schedules_app, example="schedules resume report")
 def resume(context: CommandContext, name: Name) -> None:
-    """Fire a schedule again. What it has missed meanwhile follows its option `missed`.
-
-    Example: outlive schedules resume report
-    """
+    """Fire a schedule again. What it has missed meanwhile follows its option `missed`."""
     context.control("resume_schedule", name)
     _warn_of_withdrawn(context, name)
 
 
-@command(schedules_app)
+@command(schedules_app, example="schedules run report")
 def run(context: CommandContext, name: Name) -> None:
-    """Enqueue a job of a schedule now, beside its firings, also while it is paused.
-
-    Example: outlive schedules run report
-    """
+    """Enqueue a job of a schedule now, beside its firings, also while it is paused."""
     screen.say(str(context.audited(store.run_schedule(name), "run schedule", {"schedule": name})))
 
 
-@command(schedules_app, "set")
+@command(schedules_app, "set", example='schedules set report --cron "0 9 * * MON-FRI"')
 def set_(
     context: CommandContext,
     name: Name,
@@ -125,8 +113,6 @@ def set_(
     """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it.
 
     With --task, a schedule that is withdrawn is in force again, and belongs to no app.
-
-    Example: outlive schedules set report --cron "0 9 * * MON-FRI"
     """
     if cron is not None and every is not None:
         raise ConfigError("--cron and --every are both given: give only one of them")
@@ -171,20 +157,14 @@ def _warn_of_unknown(context: CommandContext, task: str) -> None:
         screen.complain(f"no worker has a task {task}: {hint}")
 
 
-@command(schedules_app)
+@command(schedules_app, example="schedules reset report")
 def reset(context: CommandContext, name: Name) -> None:
-    """Take back what was set: the app's declaration applies again.
-
-    Example: outlive schedules reset report
-    """
+    """Take back what was set: the app's declaration applies again."""
     context.control("reset_schedule", name)
     _warn_of_withdrawn(context, name)
 
 
-@command(schedules_app)
+@command(schedules_app, example="schedules remove report")
 def remove(context: CommandContext, name: Name) -> None:
-    """Delete a schedule. If an app declares it, the next worker of that app to start makes it again.
-
-    Example: outlive schedules remove report
-    """
+    """Delete a schedule. If an app declares it, the next worker of that app to start makes it again."""
     context.control("remove_schedule", name)

@@ -47,7 +47,7 @@ class Life(NamedTuple):
     live: OutputPart | None
 
 
-@command(app)
+@command(app, example="show ID")
 def show(
     context: CommandContext,
     id: JobId,
@@ -60,8 +60,6 @@ def show(
     The time of an attempt is from its claim to its recorded end; the worker's log has the time of the run alone.
     `peak` is the most that the kernel has counted, with what the process shares with the worker; `memory` is without
     that, and is what counts for the limit.
-
-    Example: outlive show ID
     """
     job = found_id(context, "job", id)
 

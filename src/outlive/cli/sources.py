@@ -45,16 +45,13 @@ SOURCES = (
 sources_app = group("sources")
 
 
-@command(sources_app, callback=True)
+@command(sources_app, callback=True, example="sources --watch")
 def sources(
     context: CommandContext,
     name: Annotated[str, typer.Option(help="Only those whose name begins with this.")] = "",
     limit: ManyRows = 1000,
 ) -> Listing[Sequence[Row]]:
-    """List the sources, those in trouble first; set their limits, pause, resume and remove them.
-
-    Example: outlive sources --watch
-    """
+    """List the sources, those in trouble first; set their limits, pause, resume and remove them."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
@@ -65,16 +62,13 @@ def sources(
     return Listing(lambda: context.run(store.list_sources(begins=name, limit=limit)), show)
 
 
-@command(sources_app, "set")
+@command(sources_app, "set", example="sources set shop rate_limit_per_minute=30")
 def set_(
     context: CommandContext,
     name: Name,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help=f"One of {', '.join(SETTABLE)}.")],
 ) -> None:
-    """Override the app's limits of a source for all workers, at once. KEY= removes the override.
-
-    Example: outlive sources set shop rate_limit_per_minute=30
-    """
+    """Override the app's limits of a source for all workers, at once. KEY= removes the override."""
     limits: dict[str, float | None] = {}
     for word in values:
         key, equals, value = word.partition("=")
@@ -86,30 +80,21 @@ def set_(
     screen.say(f"{name}: " + ", ".join(f"{key} is {value}" for key, value in words.items()))
 
 
-@command(sources_app)
+@command(sources_app, example="sources pause shop")
 def pause(context: CommandContext, name: Name) -> None:
-    """Stop claiming the jobs of a source. Running jobs continue.
-
-    Example: outlive sources pause shop
-    """
+    """Stop claiming the jobs of a source. Running jobs continue."""
     _expect(context.control("pause_source", name), name)
 
 
-@command(sources_app)
+@command(sources_app, example="sources resume shop")
 def resume(context: CommandContext, name: Name) -> None:
-    """Claim the jobs of a source again, and close its breaker.
-
-    Example: outlive sources resume shop
-    """
+    """Claim the jobs of a source again, and close its breaker."""
     _expect(context.control("resume_source", name), name)
 
 
-@command(sources_app)
+@command(sources_app, example="sources remove shop")
 def remove(context: CommandContext, name: Name) -> None:
-    """Forget a source that no unfinished job has. It comes back if a worker declares it or a job names it.
-
-    Example: outlive sources remove shop
-    """
+    """Forget a source that no unfinished job has. It comes back if a worker declares it or a job names it."""
     if not context.control("remove_source", name):
         jobs = program.command(f"jobs --source {name}")
         raise OutliveError(f"the source {name} is not removed: it does not exist, or unfinished jobs have it; `{jobs}`")

@@ -41,7 +41,7 @@ LANES = (
 )
 
 
-@command(app)
+@command(app, example="stats --watch")
 def stats(
     context: CommandContext,
     lanes: Annotated[bool, typer.Option("--lanes", help="Count the waiting jobs by lane, the fullest first.")] = False,
@@ -52,8 +52,6 @@ def stats(
     """Count the jobs by state, queue and task. More than 10,000 of a lane are estimated, and marked with ≈.
 
     With --watch it shows live how fast jobs end and how long they wait and run, the workers, killers and sources.
-
-    Example: outlive stats --watch
     """
 
     def look() -> Counts:

@@ -28,17 +28,14 @@ STEPS = (
 )
 
 
-@command(app)
+@command(app, example="steps ID")
 def steps(context: CommandContext, id: JobId) -> Listing[Sequence[Row]]:
-    """List the steps that a job has kept. Later attempts do not take them again.
-
-    Example: outlive steps ID
-    """
+    """List the steps that a job has kept. Later attempts do not take them again."""
     job = found_id(context, "job", id)
     return context.rows(store.steps_of(job), STEPS, "the job has kept no step", _as_json)
 
 
-@command(app)
+@command(app, example="rerun ID --from charge")
 def rerun(
     context: CommandContext,
     id: JobId,
@@ -47,13 +44,11 @@ def rerun(
     """Let a job begin again at a step: this one, those below it and all that were kept after it are dropped.
 
     Counters become zero. It takes a job that has ended, is in quarantine or waits for a retry.
-
-    Example: outlive rerun ID --from charge
     """
     screen.say(context.do_at_once(step_verbs.rerun(found_id(context, "job", id), step, operator())))
 
 
-@command(app)
+@command(app, example="""supply ID parse:page-17 '{"words": 0}'""")
 def supply(
     context: CommandContext,
     id: JobId,
@@ -63,15 +58,12 @@ def supply(
     ],
     replace: Annotated[bool, typer.Option("--replace", help="Replace the value that is kept.")] = False,
 ) -> None:
-    """Keep a value in place of what a step returns, for example of one that kills. The step is not taken then.
-
-    Example: outlive supply ID parse:page-17 '{"words": 0}'
-    """
+    """Keep a value in place of what a step returns, for example of one that kills. The step is not taken then."""
     job = found_id(context, "job", id)
     screen.say(context.do_at_once(step_verbs.supply(job, step, given(value), operator(), replacing=replace)))
 
 
-@command(app)
+@command(app, example="""send ID packed '{"parcels": [1, 2]}'""")
 def send(
     context: CommandContext,
     id: JobId,
@@ -80,10 +72,7 @@ def send(
         str, typer.Argument(metavar="JSON", help="What the job receives; - reads it from standard input.")
     ] = "null",
 ) -> None:
-    """Send a signal to a job. It goes on if it waits for that; otherwise it gets it when it asks for it.
-
-    Example: outlive send ID packed '{"parcels": [1, 2]}'
-    """
+    """Send a signal to a job. It goes on if it waits for that; otherwise it gets it when it asks for it."""
     screen.say(context.do_at_once(step_verbs.send(found_id(context, "job", id), signal, given(value), operator())))
 
 

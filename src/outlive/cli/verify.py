@@ -35,14 +35,12 @@ LINES = (
 )
 
 
-@command(app)
+@command(app, example="verify --json")
 def verify(context: CommandContext, json: Json = False) -> None:
     """Look through all jobs for what must never be: a job that was lost, ended twice, or charged without a cause.
 
     It only reads, a portion of the jobs at a time, and may run from cron beside busy workers. Exit code 1 if something
     was found.
-
-    Example: outlive verify --json
     """
     with _counting() as count:
         wrong, jobs, since = _look_at_jobs(context, count)

@@ -40,7 +40,7 @@ LogLevel = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
 
-@command(app)
+@command(app, example="worker shop.tasks:app --slots 8")
 def worker(
     context: CommandContext,
     target: Target,
@@ -54,16 +54,13 @@ def worker(
     log_format: LogFormat = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run jobs, each in its own process, until SIGTERM or Ctrl-C.
-
-    Example: outlive worker shop.tasks:app --slots 8
-    """
+    """Run jobs, each in its own process, until SIGTERM or Ctrl-C."""
     logging: dict[str, Any] = {"quiet": quiet, "log_level": log_level, "log_format": log_format}
     own: dict[str, Any] = {"slots": slots, "queues": queues, "labels": label or None, "name": name}
     work(context, target, batch=batch, max_tasks=max_tasks, **own, **logging)
 
 
-@command(app)
+@command(app, example="up shop.tasks:app")
 def up(
     context: CommandContext,
     target: Target,
@@ -74,8 +71,6 @@ def up(
 ) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
     dashboard, if its extra is installed.
-
-    Example: outlive up shop.tasks:app
     """
     from outlive.cli.dashboard import beside_worker
 
@@ -122,16 +117,13 @@ def work(
     raise typer.Exit(supervisor.work(target, configure, database, Bounds(max_tasks, until_empty=batch)))
 
 
-@command(app)
+@command(app, example="reap --once")
 def reap(
     context: CommandContext,
     once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False,
     log_format: LogFormat = None,
 ) -> None:
-    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Workers do this too.
-
-    Example: outlive reap --once
-    """
+    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Workers do this too."""
     config = context.config_of({}, log_format=log_format)
     context.log_from(config.log_level, config.log_format)
     with db.translated_errors():

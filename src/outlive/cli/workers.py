@@ -36,12 +36,10 @@ WORKERS = (
 workers_app = group("workers")
 
 
-@command(workers_app, callback=True)
+@command(workers_app, callback=True, example="workers --watch")
 def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
     """List the workers, live ones first: what they serve and run, and when they were last seen; set their slots and
     queues.
-
-    Example: outlive workers --watch
     """
 
     def show(rows: Rows) -> RenderableType:
@@ -53,7 +51,7 @@ def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
     return Listing(lambda: context.run(store.list_workers(limit=limit)), show)
 
 
-@command(workers_app, "set")
+@command(workers_app, "set", example="workers set web-7 --slots 8 --queues mail,default")
 def set_(
     context: CommandContext,
     name: WorkerName,
@@ -65,8 +63,6 @@ def set_(
     """Give a worker other slots or queues while it runs, until it stops. Jobs that run go on.
 
     It learns of this at once, or with its next heartbeat behind a pooler.
-
-    Example: outlive workers set web-7 --slots 8 --queues mail,default
     """
     values = size_of_worker(slots, queues)
     if not values:
