@@ -1,10 +1,8 @@
 """Jobs that go wrong in every way that we know, as an app that workers import. outlive itself has no such hooks."""
 
-import asyncio
 import contextlib
 import ctypes
 import mmap
-import multiprocessing
 import os
 import random
 import resource
@@ -36,6 +34,8 @@ def add(a: int, b: int = 0) -> int:
 
 @app.task
 async def add_slowly(a: int, b: int) -> int:
+    import asyncio  # Not at the top, as below: with its libraries it is half of what a zygote imports.
+
     await asyncio.sleep(0.01)
     return a + b
 
@@ -934,6 +934,8 @@ def fork_warm(how: str) -> list[int]:
 
 @app.task(max_attempts=1, max_crashes=1, timeout=20)
 async def fork_async(how: str) -> list[int]:
+    import asyncio
+
     code = fork_a_copy(how)
     if code >= 0:  # A copy has no running event loop, says asyncio.
         await asyncio.sleep(0.1)
@@ -950,6 +952,8 @@ def report_from_a_pool(step: int) -> str:
 
 @app.task(max_attempts=1)
 def use_a_pool() -> str:
+    import multiprocessing
+
     with multiprocessing.get_context("fork").Pool(1) as pool:
         refused = pool.apply(report_from_a_pool, (1,))
     outlive.current().progress(2, 2, "from the job")
