@@ -199,3 +199,34 @@ def test_a_job_that_is_to_be_cancelled_does_not_wait(queue):
     queue.run(store.cancel([job]))
     assert suspend(queue, claimed) == "cancelled"
     assert queue.state_of(job) is State.RUNNING
+
+
+def test_a_job_waits_again_for_one_that_it_has_gathered_and_that_runs_again(queue):
+    job, child, other = queue.make(), queue.make("child"), queue.make("other")
+    needs = [child.bytes, other.bytes]
+    assert suspend(queue, queue.claim_job(job), "gather", needs=needs) == "suspended"
+    queue.run_job(child, Outcome.FAILED, final=True)
+    queue.follow()
+    queue.run(store.retry([child]))
+    queue.run_job(other)
+    queue.follow()
+    claimed = queue.claim_job(job)
+    assert suspend(queue, claimed, "gather", needs=needs) == "suspended", "it would ask on and on"
+    assert queue.row_of(job)["held_details"] == "waits for 1 of 2 jobs"
+    queue.run_job(child)
+    queue.follow()
+    assert queue.state_of(job) is State.PENDING
+    assert_sound(queue)
+
+
+def test_a_job_that_gathers_again_what_has_ended_gets_the_ids_at_once(queue):
+    job, child = queue.make(), request("child")
+    spawns = msgspec.json.encode([{"id": child.id, "task": child.task}])
+    assert suspend(queue, queue.claim_job(job), "gather", spawns=spawns) == "suspended"
+    queue.run_job(child.id)
+    queue.follow()
+    wait = Wait(queue.claim_job(job).token, "gather#2", spawns=spawns)
+    found = queue.run(store.suspend(WORKER, wait))
+    assert found.outcome == "over"
+    assert found.value is not None
+    assert msgspec.json.decode(found.value) == [str(child.id)]

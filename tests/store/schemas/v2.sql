@@ -2973,6 +2973,7 @@ begin
   if needs is not null then
     unmet := outlive.wait_for(had, step, needs);
     over := unmet = 0;
+    value := case when over then to_json(needs) end;
   else
     select s.value into value from outlive.steps s where s.job_id = had.id and s.name = step;
     over := found;
@@ -3009,17 +3010,18 @@ end $$;
 
 create or replace function outlive.wait_for(had outlive.running, step text, needs uuid[]) returns int
 language plpgsql as $$
--- A job waits for these jobs to end, in whatever way. The step keeps their ids, in their order. Returns how many
--- are unfinished. OL003: one of them waits for this job, so both would wait for ever. Only a dedupe key leads to
--- such a job.
+-- A job waits for these jobs to end, in whatever way; also again for one that has ended and was retried since. The
+-- step keeps their ids, in their order. Returns how many are unfinished. OL003: one of them waits for this job, so
+-- both would wait for ever. Only a dedupe key leads to such a job.
 begin
   perform outlive.refuse_unless(had.id <> all(outlive.lock_needed(needs)),
     'it can''t gather itself, or a job that waits for it: another job has the dedupe key of what it gathers');
   insert into outlive.steps (job_id, name, value, attempt, at)
   values (had.id, step, to_json(needs), had.attempt, outlive.now()) on conflict do nothing;
-  insert into outlive.dependencies (needs, job_id, on_failure)
+  insert into outlive.dependencies as d (needs, job_id, on_failure)
   select j.id, had.id, 'proceed' from outlive.jobs j where j.id = any(needs)
-  on conflict do nothing;
+  on conflict on constraint dependencies_pkey do update set met = false, on_failure = 'proceed'
+  where d.met and outlive.state_of(d.needs) in ('pending', 'retryable', 'running', 'blocked', 'suspended');
   -- Some may end before this commits.
   insert into outlive.end_checks (needed, dependents) values (needs, array[had.id]);
   perform pg_notify('outlive', 'follow');
