@@ -230,3 +230,20 @@ def test_a_job_that_gathers_again_what_has_ended_gets_the_ids_at_once(queue):
     assert found.outcome == "over"
     assert found.value is not None
     assert msgspec.json.decode(found.value) == [str(child.id)]
+
+
+def test_a_signal_that_is_committed_while_its_job_is_resumed_comes_with_its_value(queue, connect):
+    job = queue.make()
+    suspend(queue, queue.claim_job(job), parked=True, signal="go", after_s=1.0)
+    sender, worker, other = connect(), connect(), connect()
+    for one in (sender, worker):
+        one.set_now(NOW, later_s=1.5)
+    other.execute("begin")
+    other.execute("lock table outlive.expiring")  # It stops `resume` between its snapshot and its first lock.
+    with ThreadPoolExecutor() as threads:
+        resuming = threads.submit(worker.run, store.resume(WORKER, limit=1, lease_s=60.0))
+        eventually(lambda: queue.value(BLOCKED) == 1)
+        sender.run(store.send(job, "go", b"1"))
+        other.execute("rollback")
+        [(_, received, value)] = resuming.result()
+    assert (received, value) == (True, b"1")

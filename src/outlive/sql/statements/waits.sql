@@ -31,9 +31,8 @@ started as (
     o.crashes, o.losses
   from over o
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
-select s.*, outlive.carried(j.args), j.options, o.signal is null as received, k.value
-from started s join over o on o.id = s.id join outlive.jobs j on j.id = s.id
-  left join outlive.steps k on k.job_id = s.id and k.name = o.step;
+select s.*, outlive.carried(j.args), j.options, o.signal is null as received, outlive.received(s.id, o.step)
+from started s join over o on o.id = s.id join outlive.jobs j on j.id = s.id;
 
 -- name: blocks_itself
 -- Whether this attempt can't be suspended because of nothing but an open transaction of its own, in which it has

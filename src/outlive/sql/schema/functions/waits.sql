@@ -4,6 +4,7 @@
 --     wait_for       it waits for other jobs
 --     gathered       the jobs that it has waited for so
 --     as_uuid        an id that anyone may have written
+--     received       what it has waited for so
 --     lock_needed    locks these, so that no two jobs begin to wait for each other
 --     refuse_signal  refuses a name that no signal can have
 --     send           leaves a signal for a job, and ends the wait for it
@@ -124,6 +125,13 @@ from outlive.steps s,
   lateral json_array_elements_text(case when json_typeof(s.value) = 'array' then s.value else '[]' end) e(id)
 where s.job_id = job and (s.name = 'gather' or s.name like 'gather#%') and outlive.as_uuid(e.id) is not null
 $$;
+
+create or replace function outlive.received(job uuid, step text) returns json language plpgsql as $$
+-- What is kept in this step. Volatile, so that it sees what was committed since the snapshot of its caller: a
+-- signal may come between that and the lock by which `resume` claims the job.
+begin
+  return (select s.value from outlive.steps s where s.job_id = job and s.name = step);
+end $$;
 
 create or replace function outlive.lock_needed(needs uuid[]) returns uuid[] language plpgsql as $$
 -- Lock these jobs in `jobs`, and all that they wait for, and return them. None is pruned, and none begins to wait
