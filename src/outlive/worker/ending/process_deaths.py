@@ -3,6 +3,15 @@
 The job that a child had begun and not answered is blamed, unless another process may be the cause: then it is released,
 up to a limit, so that a job that kills its parent each time is caught too. Here its outcome and signal are found; what
 they cost the job (a retry, quarantine) is decided by outlive.verdict (verdict.sql).
+
+Of the jobs of a shared child, one about which something was decided ends so: it was cancelled and ignored that, or has
+blocked the loop. All others begin again at once, in the same attempt and at no cost, because one death says little
+about who is to blame:
+
+- The job whose code ran when the process died, or that made it grow beyond its limit, gets a process of its own. There
+  its next death is its own, and is charged as that of any job.
+- The others share a process again. Those that are there when it dies a second time share in small groups, and those
+  of a group that dies get processes of their own too.
 """
 
 from __future__ import annotations
@@ -17,15 +26,15 @@ from collections import deque
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from outlive.humanize import short_id
+from outlive.humanize import counted, short_id
 from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
-from outlive.worker.ending.deferred_ends import looks_stopped
-from outlive.worker.ending.ends import LOG_AGAIN_S, last_line
+from outlive.worker.ending.ends import LOG_AGAIN_S, MAX_LINE_CHARS, last_line, looks_stopped
 from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
 from outlive.worker.processes.children import Child
+from outlive.worker.processes.job_output import JobOutput
 from outlive.worker.reporting import job_log
 
 if TYPE_CHECKING:
@@ -46,6 +55,8 @@ MAX_ZYGOTES = 10
 ZYGOTES_S = 120.0
 """A job that sees this many zygotes die within this time is given up: it may be what kills them."""
 NOT_IMPORTED_S = 5.0
+WAIT_S = 10.0
+"""How long a job that begins again may wait for a child. It may need one of its own."""
 
 WITH_PARENT = Verdict(Outcome.RELEASED, "the process was killed with its parent")
 MANY_ZYGOTES = Verdict(Outcome.LOST, f"{MAX_ZYGOTES} zygotes died in a short time while it ran")
@@ -74,6 +85,9 @@ class Deaths:
 
     def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
         """A child died, alone or with its parent. The job that it had begun ends, and the others are released."""
+        if child.shared:
+            self._shared_child_died(child, exit)
+            return
         if not child.given:
             if child.parked:
                 _log_parked(child, child.parked, exit)
@@ -140,11 +154,6 @@ class Deaths:
         """A parent was killed that had no job below it."""
         self._stranger_at = time.monotonic()
 
-    def suspect(self, one: Assignment, *, surely: bool) -> None:
-        """A process that this job shared has died. `surely`: as far as is known, its code has done it."""
-        for _ in range(MAX_SHARED if surely else 1):
-            self._count(one)
-
     def crowd(self, job: UUID, share: int) -> int:
         """How many may run at once in the process of this job: the fewer, the more often one has died under it."""
         times = self._unproven.get(job, 0) if self._unproven else 0
@@ -162,6 +171,49 @@ class Deaths:
         """This attempt has ended by itself."""
         if self._unproven:  # To hash an id takes longer than to look.
             self._unproven.pop(one.job.id, None)
+
+    def _shared_child_died(self, child: Child, exit: Exited) -> None:
+        """A shared child died. Jobs that it had not begun are placed again as they are."""
+        slots = self._slots
+        suspect = _suspect(child)
+        waiting, begun = child.recall(), list(child.given.values())
+        child.given.clear()
+        decided = [one for one in begun if one.verdict is not None]
+        for one in decided:
+            slots.report_end(one, unanswered(child, one, exit, one.verdict), one.verdict, stopped=False)
+        how = _how_shared(child, exit)
+        again = [one for one in begun if one.verdict is None]
+        if again and not slots.stopping:
+            alone = None if suspect is None or suspect.verdict else suspect
+            _log.error(
+                "child %d of %s %s with %s in it%s: %s",
+                child.pid, child.task, how, counted(len(begun), "job"),
+                "" if alone is None else f", while job {alone.job.id} ran", "they begin again, at no cost",
+            )  # fmt: skip
+            for one in again:
+                if not decided:
+                    # As far as is known, the code of the one that is alone has done it.
+                    for _ in range(MAX_SHARED if one is alone else 1):
+                        self._count(one)
+                self._begin_again(one, how)
+        for one in again:
+            if slots.stopping or one.may_be_over:
+                end = Ended(
+                    one.job.token, Outcome.RELEASED, error=f"its shared process {how}", output=child.output_of(one)
+                )
+                slots.report.ended(one.job, end, completing=one.completing)
+        slots.place_again([one for one in (*again, *waiting) if not slots.stopping and not one.may_be_over], WAIT_S)
+        for one in waiting if slots.stopping else []:
+            slots.release(one.job)
+
+    def _begin_again(self, one: Assignment, how: str) -> None:
+        """Forget what the attempt was until now, but not what it has kept. Its output says what happened."""
+        one.crowd = self.crowd(one.job.id, one.facts.share)
+        one.begun, one.term_sent = False, None
+        one.steps = one.steps_bytes = one.grown_bytes = 0
+        one.output = one.output or JobOutput()
+        where = "in a process of its own" if one.apart else f"beside {one.crowd - 1} others at most"
+        one.output.add(f"{BEGINS_AGAIN}{how}: it begins again, {where}]\n".encode(), one.job)
 
     def _not_imported(self, child: Child, begun: Assignment, status: int) -> Ended:
         """A new interpreter (`preload=False`) died before it had imported the app: no job is to blame.
@@ -254,3 +306,18 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _suspect(child: Child) -> Assignment | None:
+    """The job that made the process grow beyond its limit, or else the one whose code ran at the death."""
+    grower = child.shared.grower if child.shared else 0
+    return child.given.get(grower or child.pulse().running)
+
+
+def _how_shared(child: Child, exit: Exited) -> str:
+    code = os.waitstatus_to_exitcode(exit.status)
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    if exit.status == signal.SIGKILL and child.group is not None and child.group.kills():
+        how += " for lack of memory"
+    last = child.shared.output.last[:MAX_LINE_CHARS] if child.shared else ""
+    return f"{how} ({last})" if last else how

@@ -2,7 +2,7 @@
 
 A child can't tell that its loop is blocked, so its pulse (protocol.PULSE) is read from outside. A job that blocks it is
 charged only if it is certain that its code ran all the time. A job is cancelled first; if it ignores that, its process
-is killed. What becomes of the others then is said in ending/shared_deaths.py.
+is killed. What becomes of the others then is said in ending/process_deaths.py.
 """
 
 from __future__ import annotations

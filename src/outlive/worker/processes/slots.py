@@ -19,13 +19,11 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended
-from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
+from outlive.protocol import Done, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
-from outlive.worker.ending import shared_deaths
-from outlive.worker.ending.deferred_ends import DeferredEnds
-from outlive.worker.ending.ends import Unclean, answered
+from outlive.worker.ending.ends import DeferredEnds, Unclean, answered
 from outlive.worker.ending.process_deaths import Deaths
 from outlive.worker.processes.assignments import Assignment, Verdict, assignment
 from outlive.worker.processes.child_reader import ChildReader
@@ -300,12 +298,6 @@ class Slots:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error=why, after_s=after_s))
 
     # Ends
-
-    def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
-        if child.shared:
-            shared_deaths.child_died(self, child, exit)
-        else:
-            self.deaths.child_died(child, exit, with_parent=with_parent)
 
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""

@@ -312,7 +312,7 @@ class Zygotes:
         self._slots.reader.read_sent(child)
         child.read_rest(child.current.job if child.given else None)
         child.exited = True
-        self._slots.child_died(child, exit, with_parent=with_parent)
+        self._slots.deaths.child_died(child, exit, with_parent=with_parent)
         self._remove(child)
         # A slot needs two: beside the parent of a warm child, another one forks the next child ahead.
         if not parent.children and parent.pid and len(parent.zygote.parents) > 2 * self._slots.size:
