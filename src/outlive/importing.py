@@ -11,7 +11,9 @@ from types import FunctionType, ModuleType
 from typing import Any, Protocol, cast
 
 from outlive.errors import AppNotFound
+from outlive.stacks import is_theirs
 
+OURS = ("<", os.path.dirname(os.path.abspath(__file__)) + os.sep)
 MAX_REASON_CHARS = 500
 MAX_TRACEBACK_CHARS = 16_000
 
@@ -92,7 +94,7 @@ def _reason(name: str, seen: traceback.TracebackException) -> str:
     if isinstance(seen.exc_type, type) and issubclass(seen.exc_type, SyntaxError):
         where, error = f"{short(seen.filename or name)}, line {seen.lineno}", lines[-1]
     else:
-        own = [frame for frame in seen.stack if not frame.filename.startswith(("<", *_libraries()))]
+        own = [frame for frame in seen.stack if not frame.filename.startswith(OURS) and is_theirs(frame.filename)]
         last = (own or seen.stack)[-1:]
         where, error = f"{short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
     return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name})"
@@ -106,15 +108,6 @@ def _drop_importlib(seen: traceback.TracebackException | None) -> None:
     """Leave out the frames of importlib and of this module: they say nothing about the user's code."""
     hidden = ("<frozen importlib", importlib.__file__, os.path.abspath(__file__))
     while seen is not None:
-        seen.stack = traceback.StackSummary.from_list(
-            [one for one in seen.stack if not one.filename.startswith(hidden)]
-        )
+        shown = [one for one in seen.stack if not one.filename.startswith(hidden)]
+        seen.stack = traceback.StackSummary.from_list(shown)
         seen = seen.__cause__ or seen.__context__
-
-
-def _libraries() -> tuple[str, ...]:
-    """The folders of outlive, Python and installed packages. The import is late: every fork would pay for sysconfig."""
-    import sysconfig
-
-    paths = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return tuple(path + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), *paths))

@@ -69,8 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 def exponential(base_s: float, cap_s: float) -> tuple[float, ...]:
     """base · 2^n up to the cap, as the list that the database uses. The last step repeats."""
     steps = [min(base_s * 2.0**n, cap_s) for n in range(MAX_BACKOFF_STEPS)]
-    last = steps.index(steps[-1])
-    return tuple(steps[: last + 1])
+    return tuple(steps[: steps.index(steps[-1]) + 1])
 
 
 def parse_backoff(value: Backoff) -> float | tuple[float, ...]:
@@ -201,6 +200,7 @@ def task_row(
     signature: tuple[Parameter, ...] | None = None,
 ) -> TaskRow:
     """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
+    backoff_s = config.backoff_base_s if policy.backoff_s is None else policy.backoff_s
     return TaskRow(
         name=name,
         queue=policy.queue or DEFAULT_QUEUE,
@@ -210,7 +210,7 @@ def task_row(
         max_losses=config.max_losses if policy.max_losses is UNSET else policy.max_losses,
         on_worker_death=policy.on_worker_death,
         quarantine_by=policy.quarantine_by,
-        backoff_s=_delays(config.backoff_base_s if policy.backoff_s is None else policy.backoff_s, config),
+        backoff_s=backoff_s if isinstance(backoff_s, tuple) else exponential(backoff_s, config.backoff_cap_s),
         keep_finished_s=policy.keep_finished_s,
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
@@ -230,7 +230,3 @@ def _described(function: Callable[..., Any]) -> str:
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return f"{function.__module__}.{function.__qualname__}({', '.join(parameters)})"
-
-
-def _delays(backoff_s: float | tuple[float, ...], config: Config) -> tuple[float, ...]:
-    return backoff_s if isinstance(backoff_s, tuple) else exponential(backoff_s, config.backoff_cap_s)

@@ -57,8 +57,6 @@ class Frame(msgspec.Struct, array_like=True):
 
 
 # From the supervisor to a child:
-
-
 class Run(Frame, tag=1):
     """Run this job. `last`: exit afterwards. Large `args` are left out: the child asks for them in parts."""
 
@@ -100,8 +98,6 @@ class Halt(Frame, tag=7):
 
 
 # From a child to the supervisor:
-
-
 class Done(Frame, tag=4):
     """How an attempt ended. The child adds what it has measured."""
 
@@ -358,21 +354,19 @@ class FrameReader(Generic[T]):
         frames: list[T] = []
         start, end = 0, len(buffer)
         self.unfinished_bytes = 0
-        view = memoryview(buffer)
         try:
-            while end - start >= 4:
-                length = int.from_bytes(view[start : start + 4], "big")
-                if length > self._max_bytes:
-                    raise ValueError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
-                if end - start - 4 < length:
-                    self.unfinished_bytes = length
-                    break
-                frames.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
-                start += 4 + length
+            with memoryview(buffer) as view:
+                while end - start >= 4:
+                    length = int.from_bytes(view[start : start + 4], "big")
+                    if length > self._max_bytes:
+                        raise ValueError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
+                    if end - start - 4 < length:
+                        self.unfinished_bytes = length
+                        break
+                    frames.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
+                    start += 4 + length
         except (ValueError, RecursionError) as error:
             raise GarbledFrame(error, frames) from None
-        finally:
-            view.release()
         del buffer[:start]
         return frames
 

@@ -49,13 +49,6 @@ class Template(NamedTuple):
     data: object
 
 
-class Filled(NamedTuple):
-    """Arguments with the results, and the names of those that stand for a result that is missing or None."""
-
-    args: bytes
-    empty: list[str]
-
-
 def within(value: object, level: int = 0) -> bool:
     """Whether a value refers to results, itself or in its lists, tuples and dicts."""
     if isinstance(value, Reference):
@@ -91,14 +84,17 @@ def template(value: object, path: str, place: Callable[[UUID], int]) -> object:
     return [template(one, f"{path}[{n}]", place) for n, one in enumerate(value)]
 
 
-def filled(args: bytes, results: Sequence[bytes | None]) -> Filled:
-    """The arguments, with results in place of what stands for them. BadArguments if a template can't be read."""
+def filled(args: bytes, results: Sequence[bytes | None]) -> tuple[bytes, list[str]]:
+    """The arguments with the results, and the names of those that stand for a result that is missing or None.
+
+    BadArguments if a template can't be read.
+    """
     templates, others = _split(args)
     if not templates:
-        return Filled(args, [])
+        return args, []
     values = {name: _filled(one, results) for name, one in templates.items()}
     empty = [name for name, one in templates.items() if any(results[place] is None for place in _places(one))]
-    return Filled(msgspec.json.encode(others | values, order="sorted"), empty)
+    return msgspec.json.encode(others | values, order="sorted"), empty
 
 
 def sources(args: bytes) -> dict[str, list[int]]:

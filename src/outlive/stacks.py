@@ -15,7 +15,7 @@ MOST_FRAMES = 60
 MOST_LINES = 400
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _CALLER = re.compile(rf'^\s*File "(?:{re.escape(str(Path(__file__).parent) + os.sep)}|<frozen runpy>|<string>)')
-_NOT_THEIRS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "/outlive/child/", "<string>")
+_NOT_THEIRS = re.compile(r"site-packages/|dist-packages/|/lib(?:64)?/python3|<frozen |/outlive/child/|<string>")
 
 
 class Stack(msgspec.Struct, frozen=True):
@@ -34,9 +34,14 @@ def read(text: str | None) -> Stack | None:
     frames = _frames(_of_one_thread(innermost(text, MOST_LINES).splitlines()))
     if "most recent call first" not in text:
         frames.reverse()
-    theirs = [frame for frame in frames if not any(part in frame[0] for part in _NOT_THEIRS)]
+    theirs = [frame for frame in frames if is_theirs(frame[0])]
     shown = "\n".join(line for frame in theirs for line in frame)
     return Stack(shown, len(frames) - len(theirs), "\n".join(lines[-MOST_LINES:]))
+
+
+def is_theirs(frame: str) -> bool:
+    """Whether a frame is of the user's own code, by its file."""
+    return not _NOT_THEIRS.search(frame)
 
 
 def brief(text: str, most: int) -> str:

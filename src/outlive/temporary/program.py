@@ -115,15 +115,9 @@ def is_alive(pid: int) -> bool:
     return bool(words) and words[0] != b"Z"
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
+def stopped_by_sigterm() -> AbstractContextManager[None]:
     """Treat SIGTERM like Ctrl-C, so that everything that was started is stopped."""
-    with handling((signal.SIGTERM,), _interrupt):
-        yield
+    return handling((signal.SIGTERM,), signal.default_int_handler)
 
 
 @contextmanager

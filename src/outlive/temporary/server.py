@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from outlive import embedded
 
@@ -16,12 +15,10 @@ STOP_S = 60.0
 @contextmanager
 def temporary_home(program: str) -> Iterator[Path]:
     """A directory on disk. The usual temporary directory may live in memory, where fsync costs nothing."""
-    home = Path(tempfile.mkdtemp(prefix=f"outlive-{program}-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None))
-    home.chmod(0o755)  # When root starts a server, it runs under another account, which must get in here.
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    disk = "/var/tmp" if Path("/var/tmp").is_dir() else None
+    with TemporaryDirectory(prefix=f"outlive-{program}-", dir=disk, ignore_cleanup_errors=True) as home:
+        Path(home).chmod(0o755)  # When root starts a server, it runs under another account, which must get in here.
+        yield Path(home)
 
 
 @contextmanager
