@@ -77,7 +77,7 @@ def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_
     importing, path = tmp_path / "importing", tmp_path / "path"
     until_told_to_stop = (
         "import pathlib, time\nfrom outlive.child import stops\n"
-        f"pathlib.Path({str(importing)!r}).touch()\nwhile not stops.last_signal(): time.sleep(0.01)\n"
+        f"pathlib.Path({str(importing)!r}).touch()\nwhile not stops.last_signal: time.sleep(0.01)\n"
     )
     source.write_text(until_told_to_stop + text)
     job = changing.wait.enqueue(str(path))

@@ -1,13 +1,14 @@
 """One attempt in a child: call the task's function, say how that ended, and measure what it took.
 
 `attempt` has these steps in order, and `attempt_beside` has them for a job that shares its process. `guarded`
-(raised.py) and its async twin are the only places that catch what the job's code raises.
+(boundary.py) and its async twin are the only places that catch what the job's code raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from time import monotonic
 from types import CoroutineType, FunctionType
 from typing import Any, Protocol
@@ -15,26 +16,15 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from outlive import job_gateway, references, validation
+from outlive import errors, job_gateway, references, validation
 from outlive.arguments import Codec
-from outlive.child import context, copies, stops, talks
+from outlive.child import context, stops, talks
+from outlive.child.boundary import CopiesExit, Raised, aguarded, awaited, guarded, storable
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
 from outlive.child.meter import Meter
-from outlive.child.raised import Raised, aguarded, guarded, storable
+from outlive.child.talks import Talk
 from outlive.child.telemetry import Watchers
-from outlive.errors import (
-    BadArguments,
-    Cancel,
-    ConfigError,
-    Fail,
-    OutliveError,
-    Restarted,
-    Retry,
-    Snooze,
-    SourcePaused,
-    Stopped,
-)
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, Done, Run
@@ -46,11 +36,14 @@ UNFETCHED_S = 1.0
 """The same if its arguments could not be fetched."""
 
 
-class _NotBegun(OutliveError):
+class _NotFetched(errors.OutliveError):
     """The job's code could not begin, and is not to blame."""
 
+    def __init__(self, error: errors.OutliveError) -> None:
+        super().__init__(f"its arguments could not be fetched: {error}")
 
-class _Unfit(OutliveError):
+
+class _Unfit(errors.OutliveError):
     """The job's arguments don't fit its function: another attempt would not help."""
 
 
@@ -90,19 +83,13 @@ def attempt(
     lifespans: Sequence[FunctionType] = (),
 ) -> Done:
     """Run one job, and report how it ended and what it took. `not_started`: why its process can't run jobs."""
-    task = tasks.get(run.task)
-    if task is None:
-        return _unknown(run)
-    if channel.goes_back(run):
-        return _given_back(run)
-    this = _Attempt(task, run, channel)
+    if (refused := _refused(tasks, run, channel)) is not None:
+        return refused
+    this = _Attempt(tasks[run.task], run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
-        returned = guarded(_call, this, lifespans) if not_started is None else not_started
-        done = _concluded(this, returned)
-        watchers.end(done, returned)
-    _note_source(this, done)
-    meter.measure(done, preload=task.policy.preload, last=run.last)
+        done = _ended(this, not_started or guarded(_call, this, lifespans), watchers)
+    meter.measure(done, preload=this.task.policy.preload, last=run.last)
     return done
 
 
@@ -110,62 +97,58 @@ async def attempt_beside(
     tasks: Mapping[str, Runnable], run: Run, channel: Channel, *, watchers: Watchers, not_started: Raised | None
 ) -> Done:
     """The same for a job that shares its process, in a task of its own."""
-    task = tasks.get(run.task)
-    if task is None:
-        return _unknown(run)
     began = monotonic()
     fetched = await aguarded(_fetch(run, channel))
-    if channel.goes_back(run):
-        return _given_back(run)
-    this = _Attempt(task, run, channel)
+    if (refused := _refused(tasks, run, channel)) is not None:
+        return refused
+    this = _Attempt(tasks[run.task], run, channel)
     job_gateway.share(this.context, this.account)
     watchers.begin(run)
-    if not_started is None and not isinstance(fetched, Raised):
-        returned: object = await aguarded(_acall(this, fetched))
-    else:
-        returned = not_started or fetched
-    done = _concluded(this, returned)
-    watchers.end(done, returned)
-    _note_source(this, done)
+    given = not_started or fetched
+    returned = given if isinstance(given, Raised) else await aguarded(_acall(this, *given))
+    done = _ended(this, returned, watchers)
     done.took_s = monotonic() - began
     return done
 
 
-def _unknown(run: Run) -> Done:
-    error = f"this worker does not have the task {run.task}"
-    return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+def _refused(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done | None:
+    """The end of a job that does not begin here."""
+    if run.task not in tasks:
+        error = f"this worker does not have the task {run.task}"
+        return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+    if channel.goes_back(run):
+        return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
+    return None
 
 
-def _given_back(run: Run) -> Done:
-    return Done(run.token, Outcome.RELEASED, error=f"the source {run.source} failed just before it began")
-
-
-def _note_source(this: _Attempt, done: Done) -> None:
-    """Note that the source of a job has failed: its process gives back jobs of that source that did not begin."""
+def _ended(this: _Attempt, returned: object, watchers: Watchers) -> Done:
+    """How the job ended. If its source has failed, its process gives back jobs of that source that did not begin."""
+    done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
+    watchers.end(done, returned)
     if this.run.source and (done.source_ok is False or this.account.failed):
         this.channel.source_failed(this.run.source)
+    return done
 
 
-def _concluded(this: _Attempt, returned: object) -> Done:
-    return _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
+def _arguments(run: Run) -> Talk[tuple[bytes, list[bytes | None]]]:
+    """The arguments of a job, which don't come with it if they are large, and the results that stand for some."""
+    encoded = (yield from talks.arguments()) if run.args is None else run.args
+    return encoded, (yield from talks.inputs()) if references.MARK in encoded else []
 
 
-async def _fetch(run: Run, channel: Channel) -> list[bytes | None]:
-    """Fetch what did not come with a job, while others run. Returns the results of the jobs that it has waited for."""
+async def _fetch(run: Run, channel: Channel) -> tuple[bytes, list[bytes | None]]:
+    """Fetch what did not come with a job, while others run."""
     try:
-        if run.args is None:
-            run.args = await channel.atalk(talks.arguments())
         if run.steps is None:
             kept = [(name, Raw(value or b"null"), given) for name, value, given in await channel.atalk(talks.steps())]
             run.steps = msgspec.json.encode(kept)
-        return await channel.atalk(talks.inputs()) if references.MARK in run.args else []
-    except OutliveError as error:
-        raise _NotBegun(f"its arguments could not be fetched: {error}") from error
+        return await channel.atalk(_arguments(run))
+    except errors.OutliveError as error:
+        raise _NotFetched(error) from error
 
 
-async def _acall(this: _Attempt, inputs: list[bytes | None]) -> object:
-    assert this.run.args is not None
-    positional, named = _unpacked(this, this.run.args, inputs)
+async def _acall(this: _Attempt, encoded: bytes, inputs: list[bytes | None]) -> object:
+    positional, named = _unpacked(this, encoded, inputs)
     return await within((), this.task.function(*positional, **named))
 
 
@@ -175,19 +158,18 @@ def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
     that stop the job raise `Stopped` in here, and nowhere else.
     """
-    task, run, channel = this.task, this.run, this.channel
+    task, channel = this.task, this.channel
     try:
-        encoded = channel.talk(talks.arguments()) if run.args is None else run.args  # Large ones come separately.
-        inputs = channel.talk(talks.inputs()) if references.MARK in encoded else []
-    except OutliveError as error:
-        raise _NotBegun(f"its arguments could not be fetched: {error}") from error
-    with copies.CopiesExit(channel.pid), stops.let_through:
+        encoded, inputs = channel.talk(_arguments(this.run))
+    except errors.OutliveError as error:
+        raise _NotFetched(error) from error
+    with CopiesExit(channel.pid), stops.let_through:
         positional, named = _unpacked(this, encoded, inputs)
         value = task.function(*positional, **named)
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
-            value = asyncio.run(copies.awaited(within(lifespans if task.policy.share > 1 else (), value), channel.pid))
+            value = asyncio.run(awaited(within(lifespans if task.policy.share > 1 else (), value), channel.pid))
         return value
 
 
@@ -209,7 +191,7 @@ def _unpacked(this: _Attempt, encoded: bytes, inputs: list[bytes | None]) -> tup
         if references.MARK in encoded:
             encoded, empty = references.filled(encoded, inputs)
         return this.task.codec.unpack(encoded)
-    except BadArguments as error:
+    except errors.BadArguments as error:
         missing = f"; there is no result for {', '.join(empty)}" if empty else ""
         raise _Unfit(f"BadArguments: {error}{missing}") from None
 
@@ -231,12 +213,12 @@ def _encode(this: _Attempt, value: object) -> tuple[bytes | None, bytes | None, 
     result = context.encode_result(value, this.task.codec, this.run.max_result_bytes)
     records, spawns = this.findings.encode()
     if this.findings.unawaited:
-        raise Fail(
+        raise errors.Fail(
             "acomplete was not awaited, so the job's effects are not tied to its end: write `await ctx.acomplete(…)`"
         )
     size = len(result) + len(records or b"") + len(spawns or b"")
     if size > MAX_PAYLOAD_BYTES:
-        raise Fail(f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
+        raise errors.Fail(f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}")
     return (None if result == b"null" else result), records, spawns  # A result of None is stored as NULL.
 
 
@@ -250,36 +232,31 @@ def _failed(this: _Attempt, raised: Raised) -> Done:
 
 def _classify(this: _Attempt, raised: Raised) -> Done:
     """The outcome that an exception stands for."""
-    token, error = this.run.token, raised.error
+    ended, error = partial(Done, this.run.token), raised.error
     match error:
-        case _NotBegun():
-            done = Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
+        case _NotFetched():
+            done = ended(Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
         case _Unfit():
-            done = Done(token, Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
-        case Snooze():
+            done = ended(Outcome.FAILED, error=storable(str(error), MAX_ERROR_CHARS), final=True)
+        case errors.Restarted():
+            done = ended(Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), restart=error.arguments)
+        case errors.Snooze(after=after) | errors.SourcePaused(after_s=after):
+            after_s, note = _delay_s(after)
+            done = ended(Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
+        case errors.Stopped():
+            done = ended(Outcome.RELEASED, error=raised.summary(), stopped=True)
+        case errors.Cancel():
+            done = ended(Outcome.CANCELLED, error=raised.summary())
+        case errors.Fail():
+            done = ended(Outcome.FAILED, error=raised.summary(), stack=raised.stack_if_caused(), final=True)
+        case errors.Retry():
             after_s, note = _delay_s(error.after)
-            done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
-        case Restarted():
-            done = Done(token, Outcome.RELEASED, error=storable(str(error), MAX_ERROR_CHARS), restart=error.arguments)
-        case SourcePaused():
-            after_s, note = _delay_s(error.after_s)
-            done = Done(token, Outcome.RELEASED, error=raised.summary(note), after_s=after_s or 0.0)
-        case Stopped():
-            done = Done(token, Outcome.RELEASED, error=raised.summary(), stopped=True)
-        case Cancel():
-            done = Done(token, Outcome.CANCELLED, error=raised.summary())
-        case Fail():
-            done = Done(token, Outcome.FAILED, error=raised.summary(), stack=raised.stack_if_caused(), final=True)
-        case Retry():
-            after_s, note = _delay_s(error.after)
-            done = Done(
-                token, Outcome.FAILED, error=raised.summary(note), stack=raised.stack_if_caused(), after_s=after_s
-            )
+            done = ended(Outcome.FAILED, error=raised.summary(note), stack=raised.stack_if_caused(), after_s=after_s)
         case MemoryError():
-            done = Done(token, Outcome.OUT_OF_MEMORY, error=raised.summary(), stack=raised.stack())
+            done = ended(Outcome.OUT_OF_MEMORY, error=raised.summary(), stack=raised.stack())
         case _:
             final = this.task.policy.is_final(error)
-            done = Done(token, Outcome.FAILED, error=raised.summary(), stack=raised.stack(), final=final)
+            done = ended(Outcome.FAILED, error=raised.summary(), stack=raised.stack(), final=final)
     done.source_ok = this.account.source_ok(error)
     return done
 
@@ -290,5 +267,5 @@ def _delay_s(after: validation.Duration | None) -> tuple[float | None, str]:
         return None, ""
     try:
         return validation.seconds("after", after), ""
-    except ConfigError as invalid:
+    except errors.ConfigError as invalid:
         return None, f" ({invalid})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import msgspec
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MAX_KEY_BYTES = 1000
 """Scope, source and key of a record share one row of an index, and such a row takes at most 2704 bytes."""
 
-
-P = ParamSpec("P")
 R = TypeVar("R")
 own_task: ContextVar[object] = ContextVar("own_task", default=None)
 """The task of asyncio that calls the function of an async job. The tasks that it begins inherit it."""
@@ -177,7 +175,8 @@ class Context:
     def record(self, scope: str, key: str, data: object, *, strength: float = 1.0) -> None:
         """Store a finding under its key when the job succeeds, unless a stronger one, or one as strong, is there."""
         for name, text in (("scope", scope), ("key", key)):
-            if not isinstance(text, str) or not 0 < _utf8_bytes(text) <= MAX_KEY_BYTES:
+            # wire.encode refuses surrogates, and explains why.
+            if not isinstance(text, str) or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES:
                 raise BadArguments(
                     f"the {name} of a record is {text!r:.100}: it must be text of 1 to {MAX_KEY_BYTES} bytes of UTF-8"
                 )
@@ -363,10 +362,6 @@ def encode_result(value: object, codec: Codec, max_bytes: int) -> bytes:
     if len(encoded) > max_bytes:
         raise Fail(f"the result has {len(encoded):,} bytes, over the limit of {max_bytes:,}")
     return encoded
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))  # wire.encode refuses surrogates, and explains why.
 
 
 def current() -> Context:

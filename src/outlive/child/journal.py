@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from outlive.child.steps import Step
 
 MAX_ARGUMENTS_CHARS = 200
+DECIDED = Cancel | Fail | Retry | Snooze | StaleAttempt
+"""Exceptions that say how the whole job ends, or that its attempt has ended already."""
 TIMED_OUT = "timed out"
 """What a wait for a signal is kept with, in place of arguments, if the signal did not come."""
 
@@ -81,7 +83,7 @@ class Journal:
                         value = step.function(*args, **kwargs)
                     break
                 except Exception as error:
-                    if pause_s is None or _is_decided(error):
+                    if pause_s is None or isinstance(error, DECIDED):
                         raise
                     _note_retry(call.name, error, pause_s)
                     time.sleep(pause_s)
@@ -101,7 +103,7 @@ class Journal:
                             value = await step.function(*args, **kwargs)
                     break
                 except Exception as error:
-                    if pause_s is None or _is_decided(error):
+                    if pause_s is None or isinstance(error, DECIDED):
                         raise
                     _note_retry(call.name, error, pause_s)
                     await asyncio.sleep(pause_s)
@@ -301,11 +303,6 @@ def _pauses(step: Step[..., Any]) -> Iterator[float | None]:
     for number in range(1, step.attempts):
         yield min(step.backoff_s * 2 ** (number - 1), 3600.0)
     yield None
-
-
-def _is_decided(error: Exception) -> bool:
-    """Whether this exception says how the whole job ends, or that its attempt has ended already."""
-    return isinstance(error, Cancel | Fail | Retry | Snooze | StaleAttempt)
 
 
 def _note_retry(name: str, error: Exception, pause_s: float) -> None:

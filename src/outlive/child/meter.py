@@ -9,7 +9,7 @@ from time import monotonic
 
 from outlive import linux
 from outlive.child import stops
-from outlive.child.raised import guarded
+from outlive.child.boundary import guarded
 from outlive.protocol import MARK, Done
 from outlive.states import Outcome
 
@@ -36,7 +36,7 @@ class Meter:
         if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
             linux.forget_peak()  # The next job in this child must not inherit it.
         done.process_ended = done.outcome is Outcome.FAILED and _any_subprocess_ended()
-        done.stopped_by = stops.last_signal()
+        done.stopped_by = stops.last_signal
 
 
 def _flush_output() -> None:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from outlive import protocol
-from outlive.child.copies import CopiesExit
+from outlive.child.boundary import CopiesExit
 from outlive.protocol import Done, Run
 
 CALLS_AT_ONCE = 4
@@ -57,9 +57,6 @@ class Seat:
         """It was told to stop; it has returned."""
         self.partial = ""
         """What it has printed since its last line break."""
-
-    def left(self) -> list[Task[Any]]:
-        return [one for one in self.begun if one is not self.main]
 
     def suspend(self) -> None:
         """Cancel what runs beside its wait. What waits stays as it is: it goes on in another process."""

@@ -12,21 +12,18 @@ from os import _exit
 from sys import byteorder
 from typing import NamedTuple
 
-import msgspec
-
 from outlive import importing, job_gateway, linux
 from outlive.arguments import Codec
 from outlive.child import log_records, stops, telemetry
 from outlive.child.attempt import Runnable, attempt
+from outlive.child.boundary import CopiesExit, ProcessStart
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.cleanliness import Origin
-from outlive.child.copies import CopiesExit
 from outlive.child.meter import Meter
-from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED, Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
-from outlive.protocol import STACK_SIGNAL, Done, Imported, Run, encode_frame, write_tickets
+from outlive.protocol import STACK_SIGNAL, Imported, Run, encode_frame, write_tickets
 
 Tasks = Mapping[str, Runnable]
 
@@ -131,7 +128,10 @@ def _shed_zygote(output: int) -> None:
     linux.handle_signal(_SIGHUP, _DEFAULT)
     linux.handle_signal(_SIGINT, stops.on_stop)
     linux.become_subreaper()
-    _redirect(output)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, number)
+    os.close(nothing)
     _reseed()
 
 
@@ -163,7 +163,9 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
                 lifespans=start.lifespans,
             )
             if origin is not None and not run.last:
-                done = _compared(done, origin)
+                done.changed = origin.change()
+                if done.changed is None:
+                    _reseed()  # The job may have seeded the generators, so that they draw numbers that are known.
             channel.send(done)
             if run.last or done.changed:
                 break
@@ -172,14 +174,6 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
         pass
     watchers.flush()
     return 0
-
-
-def _compared(done: Done, origin: Origin) -> Done:
-    """Say in a job's end what it has changed in this child. If it has changed nothing, the child takes another job."""
-    changed = origin.change()
-    if changed is None:
-        _reseed()  # The job may have seeded the generators, so that they draw numbers that are known.
-    return done if changed is None else msgspec.structs.replace(done, changed=changed)
 
 
 def _exec(inherited: Inheritance, run: Run) -> None:
@@ -196,15 +190,6 @@ def _exec(inherited: Inheritance, run: Run) -> None:
     except OSError as error:
         print(f"{sys.executable} can't be executed: {error}", file=sys.stderr, flush=True)
         _exit(NOT_IMPORTED)
-
-
-def _redirect(output: int) -> None:
-    """Send standard output and error to the supervisor. Standard input is empty."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(nothing)
 
 
 def _reseed() -> None:

@@ -21,10 +21,8 @@ from typing import Any
 from outlive import job_gateway, protocol
 from outlive.child import log_records, seats
 from outlive.child.attempt import Runnable, attempt_beside
+from outlive.child.boundary import CopiesExit, ProcessStart, Raised, guarded
 from outlive.child.channel import Channel, SupervisorGone
-from outlive.child.copies import CopiesExit
-from outlive.child.process_start import ProcessStart
-from outlive.child.raised import Raised, guarded
 from outlive.child.seats import Noted, OwnTask, Pulse, Seat, Threads
 from outlive.child.shared_channel import SharedChannel
 from outlive.child.telemetry import Watchers
@@ -142,7 +140,7 @@ class Shared:
 
     async def _end_left(self, seat: Seat, done: Done) -> None:
         """Cancel the tasks that a job has left behind. If one of them does not end, this child takes no more jobs."""
-        if left := seat.left():
+        if left := [one for one in seat.begun if one is not seat.main]:
             names = ", ".join(sorted(one.get_name() for one in left)[:10])
             for one in left:
                 one.cancel()

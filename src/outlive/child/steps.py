@@ -19,7 +19,6 @@ from outlive.protocol import CHECKPOINT
 
 if TYPE_CHECKING:
     from outlive.child.context import Context
-    from outlive.child.journal import Journal
 
 BELOW = " > "
 """Stands between the name of a step and that of one that it calls."""
@@ -34,24 +33,21 @@ class Step(Generic[P, R]):
     """A step, which is called like its function. `named` gives one of several calls a name of its own."""
 
     def __init__(
-        self, function: Callable[P, R], *, name: str, attempts: int, backoff_s: float, timeout_s: float | None,
-        relaxed: bool,
-    ) -> None:  # fmt: skip
-        self.function, self.name = function, name
+        self, function: Callable[P, R], *, attempts: int, backoff_s: float, timeout_s: float | None, relaxed: bool
+    ) -> None:
+        self.function, self.name = function, function.__name__
         self.attempts, self.backoff_s, self.timeout_s, self.relaxed = attempts, backoff_s, timeout_s, relaxed
         self.is_async = inspect.iscoroutinefunction(function)
-        self.codec = Codec(name, function)
+        self.codec = Codec(self.name, function)
         self.label: str | None = None
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What was kept under the name of this call, or what the function returns, which is kept then."""
-        journal = _journal()
-        if journal is None:
+        if (context := cast("Context | None", job_gateway.context())) is None:
             return self.function(*args, **kwargs)
-        if self.is_async:
-            return cast("R", journal.atake(self, args, kwargs))
-        return cast("R", journal.take(self, args, kwargs))
+        take = context.journal.atake if self.is_async else context.journal.take
+        return cast("R", take(self, args, kwargs))
 
     def named(self, label: str) -> Step[P, R]:
         """The same step under a name of its own, for calls whose order may change, or that run at once."""
@@ -69,11 +65,6 @@ def part_of_name(key: str, text: str) -> str:
         wanted = f"a text without {BELOW!r}, ', ' and ': ', and without '#' and a number at its end"
         raise validation.refused(key, text, wanted)
     return text
-
-
-def _journal() -> Journal | None:
-    context = cast("Context | None", job_gateway.context())
-    return None if context is None else context.journal
 
 
 @overload
@@ -111,11 +102,8 @@ def step(
         if inspect.isgeneratorfunction(made_of) or inspect.isasyncgenfunction(made_of):
             raise ConfigError(f"{made_of.__qualname__} can't be a step: a generator returns nothing that can be kept")
         if made_of.__name__ in RESERVED:
-            raise ConfigError(
-                f"a step can't be named {made_of.__name__}: outlive itself keeps something under this name"
-            )
-        return Step(
-            made_of, name=made_of.__name__, attempts=tries, backoff_s=backoff_s, timeout_s=timeout_s, relaxed=relaxed
-        )
+            taken = "outlive itself keeps something under this name"
+            raise ConfigError(f"a step can't be named {made_of.__name__}: {taken}")
+        return Step(made_of, attempts=tries, backoff_s=backoff_s, timeout_s=timeout_s, relaxed=relaxed)
 
     return make if function is None else make(function)

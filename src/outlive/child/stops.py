@@ -6,18 +6,19 @@ from types import FrameType
 
 from outlive.errors import Stopped
 
-_holds = 1
-"""`Stopped` is raised only while this is 0. It is 1 until a job's code runs."""
+holds = 1
+"""How many blocks of outlive's own code are under way: 1 until a job's code runs. `Stopped` is raised only at 0."""
+last_signal = 0
+"""The signal that has come since the last job began; 0 if none has."""
 _pending = False
-_signal = 0
 _begun = False
 """The next job has begun: a signal that comes before its code runs is for it."""
 
 
 def on_stop(number: int, frame: FrameType | None) -> None:
-    global _pending, _signal
-    _signal = number
-    if _holds:
+    global _pending, last_signal
+    last_signal = number
+    if holds:
         _pending = True
     else:
         raise Stopped("the job was told to stop")
@@ -29,27 +30,17 @@ def job_has_begun() -> None:
     _begun = True
 
 
-def last_signal() -> int:
-    """The signal that has come since the last job began; 0 if none has."""
-    return _signal
-
-
-def depth() -> int:
-    """How many blocks of outlive's own code are under way."""
-    return _holds
-
-
 class _Held:
     """`Stopped` is not raised in this block. If a signal comes, it is raised at the end."""
 
     def __enter__(self) -> None:
-        global _holds
-        _holds += 1
+        global holds
+        holds += 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        global _holds, _pending
-        _holds -= 1
-        if error is None and _pending and not _holds:
+        global holds, _pending
+        holds -= 1
+        if error is None and _pending and not holds:
             _pending = False
             raise Stopped("the job was told to stop")
 
@@ -58,18 +49,18 @@ class _LetThrough:
     """`Stopped` may be raised in this block, in which the job's code runs."""
 
     def __enter__(self) -> None:
-        global _holds, _pending, _signal, _begun
+        global holds, _pending, last_signal, _begun
         if not _begun:
-            _pending, _signal = False, 0  # It was for an earlier job, or for none.
+            _pending, last_signal = False, 0  # It was for an earlier job, or for none.
         _begun = False
         if _pending:
             _pending = False
             raise Stopped("the job was told to stop before its code began")
-        _holds -= 1
+        holds -= 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        global _holds
-        _holds += 1
+        global holds
+        holds += 1
 
 
 # These are classes because contextlib.contextmanager costs more, and every job uses them.

@@ -10,7 +10,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from outlive import config as configuration
-from outlive.child.raised import Raised, guarded
+from outlive.child.boundary import Raised, guarded
 from outlive.errors import Fail, Retry
 from outlive.importing import App
 from outlive.protocol import Done, Run

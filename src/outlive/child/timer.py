@@ -34,10 +34,10 @@ def time_limit(seconds: float | None, what: str, error: type[Exception] = Timeou
         return
     global _limit_s
     outer_s, _limit_s = _limit_s, seconds
-    depth, began = stops.depth(), time.monotonic()
+    depth, began = stops.holds, time.monotonic()
 
     def expired(number: int, frame: FrameType | None) -> None:
-        if stops.depth() > depth:
+        if stops.holds > depth:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         else:
             raise error(f"{what} took longer than {seconds:g} s")

@@ -8,7 +8,6 @@ control socket when the supervisor dies, kills all that is below it, and exits.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import os
@@ -25,7 +24,7 @@ from msgspec import UNSET
 from outlive import config as configuration
 from outlive import linux, protocol
 from outlive.child import serving, telemetry
-from outlive.child.process_start import ProcessStart
+from outlive.child.boundary import ProcessStart
 from outlive.child.serving import Inheritance, Target
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
@@ -40,7 +39,7 @@ END_S = 2.0
 PAUSE_S = 0.0005
 FEW_BYTES, MANY_BYTES = 256, 65536
 """How much is read at once: a large buffer makes the C library write to more pages, and each fork pays for them."""
-DESCRIPTORS_BYTES = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+MOST_DESCRIPTORS = 8
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _SIGCONT = int(signal.SIGCONT)
 """A job may have stopped a process that has to act when the one above it dies."""
@@ -82,7 +81,7 @@ class Zygote:
     def obey(self) -> bool:
         """Serve one request; False when the supervisor is gone."""
         try:
-            data, descriptors = _receive(self.control)
+            data, descriptors, _, _ = socket.recv_fds(self.control, FEW_BYTES, MOST_DESCRIPTORS, _CLOEXEC)
         except ConnectionResetError:
             return False
         if not data:
@@ -256,12 +255,6 @@ def _wake(*_: object) -> None:
 
 def _exited(pid: int, status: int, usage: resource.struct_rusage) -> protocol.Exited:
     return protocol.Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
-
-
-def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and the descriptors that came with it."""
-    data, ancillary, _, _ = control.recvmsg(FEW_BYTES, DESCRIPTORS_BYTES, _CLOEXEC)
-    return data, array.array("i", b"".join([content for _, _, content in ancillary])).tolist()
 
 
 def _threads() -> list[str]:

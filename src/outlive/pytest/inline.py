@@ -24,9 +24,9 @@ import pytest
 
 from outlive import db, job_gateway, statement, store
 from outlive.child.attempt import attempt, within
+from outlive.child.boundary import ProcessStart
 from outlive.child.channel import Channel
 from outlive.child.meter import Meter
-from outlive.child.process_start import ProcessStart
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import Cancel, OutliveError
