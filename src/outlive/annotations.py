@@ -47,14 +47,10 @@ class Form(msgspec.Struct, frozen=True):
     type: types.Type | None = None
     """None: the value is plain JSON, because there is no annotation, it says nothing, or it is not used."""
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-    unused: str = ""
-    """Why the annotation is not used."""
-    missing: bool = False
-    """It is not used because it names something that is not defined, perhaps not yet."""
-    closely: bool = False
-    """Values may be equal and yet differ, so they are compared part by part."""
-    sort: bool = False
-    """It has sets of other things than text, which msgspec does not always write in the same order."""
+    unused: str = ""  # Why the annotation is not used.
+    missing: bool = False  # It is not used because it names something that is not defined, perhaps not yet.
+    closely: bool = False  # Values may be equal and yet differ, so they are compared part by part.
+    sort: bool = False  # It has sets of other things than text, which msgspec does not always write in the same order.
     closed: bool = False
     """It has dataclasses or TypedDicts: msgspec ignores keys that they don't have, and these are refused."""
 

@@ -23,11 +23,9 @@ from outlive.errors import BadArguments
 from outlive.policy import Parameter
 from outlive.references import Template
 
-POSITIONAL = "*"
-"""The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
+POSITIONAL = "*"  # The key for positional arguments beside keyword ones; no parameter of a function can have this name.
 RESULT = "the result"
-SHOWN_CHARS = 200
-"""The longest annotation or default that a form shows."""
+SHOWN_CHARS = 200  # The longest annotation or default that a form shows.
 
 _KIND = inspect.Parameter
 _BY_POSITION = (_KIND.POSITIONAL_ONLY, _KIND.POSITIONAL_OR_KEYWORD)
@@ -48,11 +46,9 @@ class _Made(msgspec.Struct, frozen=True):
     """Decodes all arguments to a dict, which is compared with them. None: they must be encoded one by one."""
     decoder: msgspec.json.Decoder[Any] | None
     """Decodes all arguments, and refuses unknown and missing ones. None: they must be decoded one by one."""
-    closely: bool
+    closely: bool  # This and the next as in the forms: whether any of them is so.
     closed: bool
-    """As in the forms: whether any of them is so."""
-    names: int
-    """How many names the function's module had, if one in the annotations was missing: it may come later."""
+    names: int  # How many names the function's module had, if one in the annotations was missing: it may come later.
 
 
 class Packed(msgspec.Struct, frozen=True):

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-RESTART = "restart workers that started before the task was added"
-"""The usual cure where no active worker has a task."""
+RESTART = "restart workers that started before the task was added"  # The usual cure where no active worker has a task.
 RENAMED = "if the task was renamed, name the old one in was=… of the new one"
 
 
@@ -68,8 +67,7 @@ def brief(value: datetime | None) -> str:
     return moment(value)[5:]
 
 
-EXACT = 10_000
-"""Jobs are counted up to this number. Beyond it, a count is estimated."""
+EXACT = 10_000  # Jobs are counted up to this number. Beyond it, a count is estimated.
 
 
 def number(count: int, *, estimated: bool = False) -> str:

@@ -21,8 +21,7 @@ SIGN = "\x1e"
 SEPARATOR = "\x1f"
 MAX_RECORD_CHARS = 16_000
 MAX_NAME_CHARS = 200
-MAX_EXTRA_BYTES = 4_000
-"""With the longest message and names, a record still is one line for the supervisor."""
+MAX_EXTRA_BYTES = 4_000  # With the longest message and names, a record still is one line for the supervisor.
 _SIGN = SIGN.encode()
 _LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n")
 
@@ -30,31 +29,22 @@ _LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n"
 class OutputPart(msgspec.Struct, frozen=True):
     """The output of an attempt, from some line on."""
 
-    state: State
-    """The job's state. While it is not finished, more lines may come."""
-    attempt: int | None
-    """None: the job has no such attempt yet."""
-    live: bool
-    """Whether the attempt still runs."""
-    before: int
-    """How many lines come before these. The first of these has the next number."""
+    state: State  # The job's state. While it is not finished, more lines may come.
+    attempt: int | None  # None: the job has no such attempt yet.
+    live: bool  # Whether the attempt still runs.
+    before: int  # How many lines come before these. The first of these has the next number.
     lines: list[str]
-    memory: MemoryCourse | None = None
-    """How its memory has changed, if that is known."""
-    asked: bool = False
-    """Its worker was asked for the output just now, and has written none yet."""
-    steps: str = ""
-    """The names of the steps that are under way, as far as that is known."""
+    memory: MemoryCourse | None = None  # How its memory has changed, if that is known.
+    asked: bool = False  # Its worker was asked for the output just now, and has written none yet.
+    steps: str = ""  # The names of the steps that are under way, as far as that is known.
 
 
 class LiveOutput(msgspec.Struct, frozen=True):
     """The output and the memory of a followed attempt so far, and the steps that are under way."""
 
     token: int
-    lines: int
-    """How many lines it has written."""
-    output: str | None
-    """The last of them. None: the database has them already."""
+    lines: int  # How many lines it has written.
+    output: str | None  # The last of them. None: the database has them already.
     memory: MemoryCourse | None = None
     steps: str = ""
 
@@ -63,10 +53,8 @@ class Record(NamedTuple):
     level: str
     logger: str
     message: str
-    extra: str = ""
-    """The fields that were given as `extra`, as a JSON object; empty without `extra`."""
-    exception: str = ""
-    """Its traceback, and what else stands below its message."""
+    extra: str = ""  # The fields that were given as `extra`, as a JSON object; empty without `extra`.
+    exception: str = ""  # Its traceback, and what else stands below its message.
 
     @property
     def text(self) -> str:

@@ -127,8 +127,7 @@ class LimitOptions(TypedDict, total=False):
     """What becomes of the job when its worker dies: retry, the default, or fail."""
 
 
-Checks = Mapping[str, tuple[str, Callable[[str, Any], object]]]
-"""For each option, its name in `Policy` and its check."""
+Checks = Mapping[str, tuple[str, Callable[[str, Any], object]]]  # For each option, its name in `Policy` and its check.
 
 LIMITS: Checks = {
     "max_attempts": ("max_attempts", count),
@@ -154,8 +153,7 @@ class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     annotation: str = ""
     required: bool = False
-    positional: bool = False
-    """It can't be given by name."""
+    positional: bool = False  # It can't be given by name.
     default: str | None = None
 
 
@@ -171,11 +169,9 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_death: OnWorkerDeath
     quarantine_by: QuarantineBy
     backoff_s: tuple[float, ...]
-    keep_finished_s: float | None = None
-    """None: as the settings say."""
-    app_keep_finished_s: float | None = None
+    keep_finished_s: float | None = None  # None: as the settings say.
+    app_keep_finished_s: float | None = None  # This and the next are what the settings say: another process may prune.
     app_keep_failed_s: float | None = None
-    """What the settings say: another process may prune."""
     expires_s: float | None = None
     deadline_s: float | None = None
     on_failed: Mapping[str, Any] | None = None
@@ -183,12 +179,9 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     function: str | None = None
     """Its function and the names of its parameters, by which tasks of one name in two apps are told apart."""
     priority: int = 5
-    signature: tuple[Parameter, ...] | None = None
-    """What a form asks for; None: not known."""
-    share: int = 1
-    """How many of its jobs run at once in one process, which has one slot."""
-    needs: tuple[str, ...] = ()
-    """The labels that a worker must have to run its jobs."""
+    signature: tuple[Parameter, ...] | None = None  # What a form asks for; None: not known.
+    share: int = 1  # How many of its jobs run at once in one process, which has one slot.
+    needs: tuple[str, ...] = ()  # The labels that a worker must have to run its jobs.
 
 
 def task_row(

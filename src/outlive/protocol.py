@@ -17,20 +17,17 @@ from outlive.model import Schedule, SourceLimits
 from outlive.policy import TaskRow
 from outlive.states import Outcome
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""A longer frame can't come from outlive."""
+MAX_FRAME_BYTES = 64 * 1024 * 1024  # A longer frame can't come from outlive.
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 """The most that a job's result, its records and the jobs that it spawns have together."""
 MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
-CHECKPOINT = "checkpoint"
-"""The only step whose value is replaced (`keep_steps` in sql/statements/steps.sql)."""
+CHECKPOINT = "checkpoint"  # The only step whose value is replaced (`keep_steps` in sql/statements/steps.sql).
 MAX_CHECKPOINT_BYTES = 1024 * 1024
 MAX_SPANS_BYTES = 256 * 1024
 MAX_STEP_CHARS = 1000
 MAX_STEPS = 10_000
-MAX_STEP_BYTES = 16 * 1024 * 1024
-"""How many steps a job keeps, and how much their values have together."""
+MAX_STEP_BYTES = 16 * 1024 * 1024  # This is how much the values of a job's steps have together.
 STACK_SIGNAL = signal.SIGSTKFLT
 """A job's process writes its stack on this signal, which nothing else sends, and goes on."""
 STEPS_UNDER_WAY_BYTES = 1024
@@ -39,15 +36,12 @@ dies. The stack follows."""
 PULSE = Struct("@qqq")
 """What the beginning of the same file has in a shared child: how often its event loop has ticked or turned to other
 code, the token of the attempt whose code runs, 0 between two, and that of the one whose code ran last."""
-FOR_ALL = -1
-"""In place of a token: what the jobs of the child share is opened or closed."""
+FOR_ALL = -1  # In place of a token: what the jobs of the child share is opened or closed.
 TICK_S = 0.25
 MAX_PRINTED_BYTES = 256 * 1024
-MAX_PROGRESS_CHARS = 2000
-"""The longest message of a job's progress."""
-MAX_ERROR_CHARS = 8_001
+MAX_PROGRESS_CHARS = 2000  # The longest message of a job's progress.
+MAX_ERROR_CHARS = 8_001  # This and the next include the character that marks the place where a text was cut.
 MAX_STACK_CHARS = 64_001
-"""Both include the character that marks the place where a text was cut."""
 MARK = b"\0\x1eoutlive %d\x1e\0"
 """A child writes this with a job's token into its output after the job, if some of that is still unread."""
 
@@ -73,8 +67,7 @@ class Run(Frame, tag=1):
     alone: that of the span that has enqueued the job."""
     steps: bytes | None = b""
     """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
-    shared: bool = False
-    """Run it beside the other jobs of this child."""
+    shared: bool = False  # Run it beside the other jobs of this child.
     failures: int = 0
 
 
@@ -108,29 +101,22 @@ class Done(Frame, tag=4):
     stack: str | None = None
     final: bool = False
     after_s: float | None = None
-    took_s: float = -1.0
-    """How long it ran, as the child measured it; negative if it did not run."""
+    took_s: float = -1.0  # How long it ran, as the child measured it; negative if it did not run.
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
-    marked: bool = False
-    """The child has written MARK into its output."""
+    marked: bool = False  # The child has written MARK into its output.
     source_ok: bool | None = None
     records: bytes | None = None
     spawns: bytes | None = None
     stopped_by: int = 0
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
-    process_ended: bool = False
-    """A process that the job had started has ended, which may be why the job failed."""
-    told: bool = False
-    """With Sentry: the child has made an event of the job's exception."""
+    process_ended: bool = False  # A process that the job had started has ended, which may be why the job failed.
+    told: bool = False  # With Sentry: the child has made an event of the job's exception.
     ended_at: float | None = None
     """With OpenTelemetry or Sentry: the time at which it ended. The supervisor reads this frame some time later."""
-    changed: str | None = None
-    """With `recycle_after="clean"`: the child exits, because the job has changed this in it."""
-    stopped: bool = False
-    """A signal to stop has ended the job."""
-    restart: bytes | None = None
-    """The job begins again with these arguments."""
+    changed: str | None = None  # With `recycle_after="clean"`: the child exits, because the job has changed this in it.
+    stopped: bool = False  # A signal to stop has ended the job.
+    restart: bytes | None = None  # The job begins again with these arguments.
 
 
 class Call(Frame, tag=5):
@@ -149,8 +135,7 @@ class Call(Frame, tag=5):
     number: int
     verb: str
     body: bytes
-    token: int = 0
-    """The attempt that asks."""
+    token: int = 0  # The attempt that asks.
 
 
 class KeptStep(msgspec.Struct, array_like=True):
@@ -164,8 +149,7 @@ class KeptStep(msgspec.Struct, array_like=True):
     arguments: str | None
     took_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None
     relaxed: bool = False
-    token: int = 0
-    """The attempt that has taken it. A thread of an earlier job in a warm child may send one too."""
+    token: int = 0  # The attempt that has taken it. A thread of an earlier job in a warm child may send one too.
 
 
 class Wait(msgspec.Struct, array_like=True):
@@ -234,8 +218,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
-    max_jobs: int
-    """How many jobs a child runs: `recycle_after` as a number."""
+    max_jobs: int  # How many jobs a child runs: `recycle_after` as a number.
     preload: bool
     retries_timeouts: bool = True
     """False: a time-out is final, because the task's `fail_on` and `retry_on` say so of a TimeoutError."""
@@ -344,8 +327,7 @@ class FrameReader(Generic[T]):
     def __init__(self, decoder: msgspec.msgpack.Decoder[T], max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._decoder, self._max_bytes = decoder, max_bytes
         self._buffer = bytearray()
-        self.unfinished_bytes = 0
-        """The length of the frame whose beginning has arrived, or 0."""
+        self.unfinished_bytes = 0  # The length of the frame whose beginning has arrived, or 0.
 
     def feed(self, data: bytes) -> list[T]:
         """Add bytes that have arrived. Returns the frames that are complete now."""

@@ -21,12 +21,9 @@ import msgspec
 from outlive import wire
 from outlive.errors import BadArguments
 
-RESULTS = "$results"
-"""The key of the templates; no parameter of a function can have this name."""
-MARK = b'"$results"'
-"""JSON without this has no references."""
-MOST_LEVELS = 100
-"""How deeply a reference may be nested."""
+RESULTS = "$results"  # The key of the templates; no parameter of a function can have this name.
+MARK = b'"$results"'  # JSON without this has no references.
+MOST_LEVELS = 100  # How deeply a reference may be nested.
 
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
 

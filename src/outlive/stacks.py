@@ -19,10 +19,8 @@ _NOT_THEIRS = re.compile(r"site-packages/|dist-packages/|/lib(?:64)?/python3|<fr
 
 
 class Stack(msgspec.Struct, frozen=True):
-    theirs: str
-    """The frames of the user's own code, the one nearest to the crash first."""
-    others: int
-    """How many frames are not theirs."""
+    theirs: str  # The frames of the user's own code, the one nearest to the crash first.
+    others: int  # How many frames are not theirs.
     all: str
 
 

@@ -16,10 +16,8 @@ from outlive.errors import ConfigError
 
 T = TypeVar("T")
 Duration = float | str | timedelta
-MAX_COUNT = 30000
-"""The highest count that can be set: the database stores counts as small integers."""
-MAX_S = 1e10
-"""The longest duration, a little over 300 years: the database can subtract it from any time."""
+MAX_COUNT = 30000  # The highest count that can be set: the database stores counts as small integers.
+MAX_S = 1e10  # The longest duration, a little over 300 years: the database can subtract it from any time.
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {"": 1, "B": 1}

@@ -12,11 +12,9 @@ from itertools import accumulate
 
 import msgspec
 
-NUL = b"\\u0000"
-"""JSON that contains this may have text with a NUL character."""
+NUL = b"\\u0000"  # JSON that contains this may have text with a NUL character.
 
-MOST_LEVELS = 500
-"""Parsers differ in how deeply JSON may be nested; Python's takes a thousand levels."""
+MOST_LEVELS = 500  # Parsers differ in how deeply JSON may be nested; Python's takes a thousand levels.
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

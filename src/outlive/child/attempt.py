@@ -30,10 +30,8 @@ from outlive.policy import Policy
 from outlive.protocol import MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, Done, Run
 from outlive.states import Outcome
 
-UNKNOWN_TASK_S = 5.0
-"""How long a job waits before another worker may claim it, if this one does not have its task."""
-UNFETCHED_S = 1.0
-"""The same if its arguments could not be fetched."""
+UNKNOWN_TASK_S = 5.0  # How long a job waits before another worker may claim it, if this one does not have its task.
+UNFETCHED_S = 1.0  # The same if its arguments could not be fetched.
 
 
 class _NotFetched(errors.OutliveError):

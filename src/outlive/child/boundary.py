@@ -27,8 +27,7 @@ OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 class Raised(NamedTuple):
     error: BaseException
-    where: str = ""
-    """What its text says at the end, if it was not the job's function that raised it."""
+    where: str = ""  # What its text says at the end, if it was not the job's function that raised it.
 
     def summary(self, note: str = "") -> str:
         """The type and the message of the exception, even if it can't be printed."""
@@ -137,10 +136,8 @@ class ProcessStart:
     __slots__ = ("due", "lifespans")
 
     def __init__(self, hooks: Iterable[FunctionType], lifespans: Iterable[FunctionType] = ()) -> None:
-        self.due = list(hooks)
-        """What is still to run in this process."""
-        self.lifespans = list(lifespans)
-        """What surrounds the jobs that share it."""
+        self.due = list(hooks)  # What is still to run in this process.
+        self.lifespans = list(lifespans)  # What surrounds the jobs that share it.
 
     def run(self, pid: int) -> Raised | None:
         """Run what is due. What it raises ends the job that has begun, and the next one tries again.

@@ -23,10 +23,8 @@ from resource import getrlimit
 
 from outlive import linux
 
-MAX_GROWTH_KB = 8 * 1024
-"""How much more memory than before its first job a child may have."""
-THREAD_EXIT_S = 0.02
-"""How long a thread that the job has joined may take to be gone."""
+MAX_GROWTH_KB = 8 * 1024  # How much more memory than before its first job a child may have.
+THREAD_EXIT_S = 0.02  # How long a thread that the job has joined may take to be gone.
 PAUSE_S = 0.0005
 MEMORY = "memory"
 STDOUT = 1
@@ -37,8 +35,7 @@ _UNCHANGED = (
     *("Cpus_allowed_list", "Mems_allowed_list"),
 )
 """The lines of /proc/self/status that a job must not change."""
-_OWN_OF_LIBC = 0b11 << 31
-"""Signals 32 and 33, which the C library handles from the start of the first thread."""
+_OWN_OF_LIBC = 0b11 << 31  # Signals 32 and 33, which the C library handles from the start of the first thread.
 _DESCRIPTORS = "/proc/self/fd"
 _LIMITS = {number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV)

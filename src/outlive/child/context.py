@@ -68,8 +68,7 @@ class Findings:
         self._records: list[object] = []
         self._spawns: list[msgspec.Raw] = []
         self._record_bytes = self._spawn_bytes = 0
-        self.unawaited = False
-        """The job has called `acomplete`, and did not await it."""
+        self.unawaited = False  # The job has called `acomplete`, and did not await it.
 
     def add_record(self, record: dict[str, object]) -> None:
         self._record_bytes += len(wire.encode(record, "the record"))

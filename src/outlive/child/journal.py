@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 MAX_ARGUMENTS_CHARS = 200
 DECIDED = Cancel | Fail | Retry | Snooze | StaleAttempt
 """Exceptions that say how the whole job ends, or that its attempt has ended already."""
-TIMED_OUT = "timed out"
-"""What a wait for a signal is kept with, in place of arguments, if the signal did not come."""
+TIMED_OUT = "timed out"  # What a wait for a signal is kept with, in place of arguments, if the signal did not come.
 
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _ids = msgspec.json.Decoder(list[UUID])
@@ -69,8 +68,7 @@ class Journal:
         self._waits_in: str | None = None
         self._failed: dict[str, tuple[float, str]] = {}
         """The steps that have raised: when, and what. The job may have caught it."""
-        self._effects: set[str] = set()
-        """The steps that this attempt keeps, or has tried to keep, with `once`."""
+        self._effects: set[str] = set()  # The steps that this attempt keeps, or has tried to keep, with `once`.
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a step: what was kept, or what its function returns, which is kept then."""

@@ -43,20 +43,15 @@ class Seat:
 
     def __init__(self, run: Run, failures: int) -> None:
         self.run = run
-        self.failures = failures
-        """How often its source had failed in this process when it came."""
+        self.failures = failures  # How often its source had failed in this process when it came.
         self.main: Task[Done]
-        self.asks: Task[Any] | None = None
-        """The task in which it waits outside of this process, if it does."""
-        self.begun: set[Task[Any]] = set()
-        """The tasks that it has begun, until they end."""
+        self.asks: Task[Any] | None = None  # The task in which it waits outside of this process, if it does.
+        self.begun: set[Task[Any]] = set()  # The tasks that it has begun, until they end.
         self.calls = Semaphore(CALLS_AT_ONCE)
         self.in_threads: set[Future[Any]] = set()
         """Its calls that are under way in threads, such as those of `asyncio.to_thread`."""
-        self.halted = self.over = False
-        """It was told to stop; it has returned."""
-        self.partial = ""
-        """What it has printed since its last line break."""
+        self.halted = self.over = False  # It was told to stop; it has returned.
+        self.partial = ""  # What it has printed since its last line break.
 
     def suspend(self) -> None:
         """Cancel what runs beside its wait. What waits stays as it is: it goes on in another process."""
@@ -117,8 +112,7 @@ class Noted(Coroutine[Any, Any, Any]):
 
     def __init__(self, code: Coroutine[Any, Any, Any], token: int, pulse: Pulse, copies_exit: CopiesExit) -> None:
         self._code, self._token, self._pulse, self._copies_exit = code, token, pulse, copies_exit
-        self.stays = False
-        """It never goes on, whatever is sent or thrown: a timer of the job may cancel it."""
+        self.stays = False  # It never goes on, whatever is sent or thrown: a timer of the job may cancel it.
 
     def send(self, value: Any) -> Any:
         return self._step(self._code.send, value)

@@ -49,8 +49,7 @@ class Inheritance(NamedTuple):
 NOT_IMPORTED = 3
 OOM_SCORE = 500
 """How much rather than the supervisor the kernel kills a child: rather than its parent and the zygote, too."""
-REHEARSALS = 20
-"""Python specialises code that has run about eight times."""
+REHEARSALS = 20  # Python specialises code that has run about eight times.
 _SIGCHLD, _SIGHUP, _SIGINT, _SIGKILL = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGKILL))
 _DEFAULT = int(signal.SIG_DFL)
 

@@ -35,12 +35,9 @@ class SharedChannel(Channel):
         self._asked: dict[int, Future[Reply]] = {}
         self._unsent = bytearray()
         self.halts: list[Halt] = []
-        self.failures: Counter[str] = Counter()
-        """How often each source has failed in this process."""
-        self._taken: set[int] = set()
-        """Tickets of jobs that are still to come."""
-        self.on_frames: Callable[[], None] = lambda: None
-        """What is called when jobs or halts may have come."""
+        self.failures: Counter[str] = Counter()  # How often each source has failed in this process.
+        self._taken: set[int] = set()  # Tickets of jobs that are still to come.
+        self.on_frames: Callable[[], None] = lambda: None  # What is called when jobs or halts may have come.
 
     def send(self, frame: protocol.FromChild, *, now: bool = False) -> None:
         """Send a frame with all others of this turn of the loop, or now: then it survives a death in this turn."""

@@ -30,14 +30,12 @@ from outlive.errors import OutliveError
 from outlive.protocol import Done, Halt, Printed, Run
 from outlive.states import Outcome
 
-LEFT_S = 1.0
-"""How long tasks that a job has left behind may take to end when they are cancelled."""
+LEFT_S = 1.0  # How long tasks that a job has left behind may take to end when they are cancelled.
 FOR_ALL_JOBS = (
     "stop", "close", "set_task_factory", "set_default_executor", "shutdown_default_executor", "shutdown_asyncgens",
 )  # fmt: skip
 """What would stop or change the event loop for the other jobs too."""
-LOOP_LOST = 71
-"""The exit code of a child whose event loop has ended under its jobs."""
+LOOP_LOST = 71  # The exit code of a child whose event loop has ended under its jobs.
 
 
 class Shared:
@@ -53,13 +51,11 @@ class Shared:
         self._threads = threads
         self._loop, self._tasks, self._channel, self._watchers, self._start = loop, tasks, channel, watchers, start
         self._pulse, self._copies_exit = Pulse(channel.stack), CopiesExit(channel.pid)
-        self._outside = contextvars.copy_context()
-        """What is not a job's runs in here."""
+        self._outside = contextvars.copy_context()  # What is not a job's runs in here.
         self._seats: dict[int, Seat] = {}
         self._suspended: list[Seat] = []
         """Kept, because to free one would close its coroutines, and run their `finally`."""
-        self._leaving = False
-        """The supervisor sends no more."""
+        self._leaving = False  # The supervisor sends no more.
         self._empty: Future[None] = self._loop.create_future()
         self._closing = asyncio.Event()
         self._life: Task[None] | None = None

@@ -20,8 +20,7 @@ from outlive.protocol import CHECKPOINT
 if TYPE_CHECKING:
     from outlive.child.context import Context
 
-BELOW = " > "
-"""Stands between the name of a step and that of one that it calls."""
+BELOW = " > "  # Stands between the name of a step and that of one that it calls.
 RESERVED = frozenset({"sleep", "receive", "gather", "once", CHECKPOINT})
 _MADE = re.compile(rf"{BELOW}|[,:] |#\d+$")
 """What is in the names that the journal makes, or beside them in the evidence of a death: not in what jobs give."""

@@ -8,11 +8,9 @@ from outlive.errors import Stopped
 
 holds = 1
 """How many blocks of outlive's own code are under way: 1 until a job's code runs. `Stopped` is raised only at 0."""
-last_signal = 0
-"""The signal that has come since the last job began; 0 if none has."""
+last_signal = 0  # The signal that has come since the last job began; 0 if none has.
 _pending = False
-_begun = False
-"""The next job has begun: a signal that comes before its code runs is for it."""
+_begun = False  # The next job has begun: a signal that comes before its code runs is for it.
 
 
 def on_stop(number: int, frame: FrameType | None) -> None:

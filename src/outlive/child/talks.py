@@ -16,8 +16,7 @@ from outlive.model import ARGUMENTS_PART_BYTES
 
 T = TypeVar("T")
 Talk = Generator[tuple[str, bytes], bytes, T]
-Steps = list[tuple[str, bytes | None, str | None]]
-"""Names, values and arguments of kept steps."""
+Steps = list[tuple[str, bytes | None, str | None]]  # Names, values and arguments of kept steps.
 
 encoded = msgspec.msgpack.Encoder().encode
 _waited = msgspec.msgpack.Decoder(protocol.Waited)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from outlive.child.sentry import Sentry
     from outlive.child.tracing import Tracing
 
-FLUSH_S = 1.5
-"""How long a child that exits sends what is left. The supervisor kills it half a second later."""
+FLUSH_S = 1.5  # How long a child that exits sends what is left. The supervisor kills it half a second later.
 
 
 class Watchers:

@@ -11,10 +11,8 @@ from types import FrameType
 from outlive.child import stops
 from outlive.errors import OutliveError
 
-AGAIN_S = 0.01
-"""When an alarm comes again that has come in outlive's own code, which it must not interrupt."""
-_limit_s = 0.0
-"""The limit that counts now; 0 if none does."""
+AGAIN_S = 0.01  # When an alarm comes again that has come in outlive's own code, which it must not interrupt.
+_limit_s = 0.0  # The limit that counts now; 0 if none does.
 
 
 @contextmanager

@@ -31,18 +31,15 @@ from outlive.importing import App
 from outlive.linux import exit_at_once as _exit
 from outlive.policy import task_row
 
-OOM_SCORE = 250
-"""How much rather than the supervisor the kernel kills a zygote or a parent."""
-STRAYS_S = 0.2
-"""How long the end of a job waits for its leftover processes to die of SIGKILL."""
+OOM_SCORE = 250  # How much rather than the supervisor the kernel kills a zygote or a parent.
+STRAYS_S = 0.2  # How long the end of a job waits for its leftover processes to die of SIGKILL.
 END_S = 2.0
 PAUSE_S = 0.0005
 FEW_BYTES, MANY_BYTES = 256, 65536
 """How much is read at once: a large buffer makes the C library write to more pages, and each fork pays for them."""
 MOST_DESCRIPTORS = 8
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
-_SIGCONT = int(signal.SIGCONT)
-"""A job may have stopped a process that has to act when the one above it dies."""
+_SIGCONT = int(signal.SIGCONT)  # A job may have stopped a process that has to act when the one above it dies.
 
 
 class Zygote:
@@ -51,8 +48,7 @@ class Zygote:
     def __init__(self, control: socket.socket, inherited: Inheritance, *, is_parent: bool) -> None:
         self.control, self.inherited, self.is_parent = control, inherited, is_parent
         self.children: set[int] = set()
-        self.left: set[int] = set()
-        """Leftover processes of jobs that are still dying, or can't be killed."""
+        self.left: set[int] = set()  # Leftover processes of jobs that are still dying, or can't be killed.
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """The kernel's list of children, kept open because it is read for every job."""

@@ -20,8 +20,7 @@ from outlive.errors import OutliveError
 STOP_S = 10.0
 HURRY_S = 0.5
 READ_BYTES = 65_536
-TAIL_BYTES = 2000
-"""How much of the last output is kept."""
+TAIL_BYTES = 2000  # How much of the last output is kept.
 _WRAPPER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("dies_with_parent.py"))]
 
 
