@@ -10,7 +10,6 @@ No job's process imports this module: each fork would pay for cronsim and zonein
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import Any
@@ -25,40 +24,50 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RESOLUTION = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
 class Timetable:
     """The ticks of one schedule."""
 
-    cron: str | None
-    every: timedelta
-    zone: tzinfo
-    starts_at: datetime | None
-    ends_at: datetime | None
+    def __init__(self, schedule: Schedule | DueSchedule) -> None:
+        """ConfigError, which names the schedule: there is no such cron expression or zone."""
+        if (schedule.cron is None) == (schedule.every_s is None):
+            wanted = "either a cron expression or an interval, and not both"
+            raise ConfigError(f"the schedule {schedule.name} needs {wanted}")
+        if schedule.cron is not None:
+            try:
+                CronSim(schedule.cron, EPOCH)
+            except CronSimError as error:
+                raise ConfigError(
+                    f"the schedule {schedule.name} has the cron expression {schedule.cron!r:.100}, which can't be read "
+                    f"({error}): write minute, hour, day of month, month and day of week, as in '*/5 8-18 * * MON-FRI'"
+                ) from None
+        self._cron, self._every, self._zone = schedule.cron, timedelta(seconds=schedule.every_s or 0.0), _zone(schedule)
+        self._starts_at = schedule.starts_at and schedule.starts_at.astimezone(UTC)
+        self._ends_at = schedule.ends_at and schedule.ends_at.astimezone(UTC)
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The ticks after a moment. `starts_at` can be the first one, and `ends_at` the last one."""
         moment = moment.astimezone(UTC)  # Times of one local zone compare by their local time.
-        if self.starts_at is not None:
-            moment = max(moment, self.starts_at - RESOLUTION)
-        for tick in self._by_interval(moment) if self.cron is None else self._by_cron(self.cron, moment):
-            if self.ends_at is not None and tick > self.ends_at:
+        if self._starts_at is not None:
+            moment = max(moment, self._starts_at - RESOLUTION)
+        for tick in self._by_interval(moment) if self._cron is None else self._by_cron(self._cron, moment):
+            if self._ends_at is not None and tick > self._ends_at:
                 return
             yield tick
 
     def _by_interval(self, moment: datetime) -> Iterator[datetime]:
-        origin = self.starts_at or EPOCH
-        number = (moment - origin) // self.every + 1
+        origin = self._starts_at or EPOCH
+        number = (moment - origin) // self._every + 1
         while True:
-            yield origin + number * self.every
+            yield origin + number * self._every
             number += 1
 
     def _by_cron(self, cron: str, moment: datetime) -> Iterator[datetime]:
         last = moment
-        sim = _Sim(cron, moment.astimezone(self.zone))
-        if self.zone is not UTC and not sim.parts[1].startswith("*") and not sim.parts[2].startswith("*"):
+        sim = _Sim(cron, moment.astimezone(self._zone))
+        if self._zone is not UTC and not sim.parts[1].startswith("*") and not sim.parts[2].startswith("*"):
             # cronsim follows Debian's rules for five fields only. For six, this makes it: it counts in local time, and
             # corrects what it finds.
-            sim.fixup_tz, sim.dt = self.zone, sim.dt.replace(tzinfo=None)
+            sim.fixup_tz, sim.dt = self._zone, sim.dt.replace(tzinfo=None)
         for local in sim:
             tick = local.astimezone(UTC)
             if tick > last:  # The local time may have been set back since `moment`, and cronsim gives an earlier one.
@@ -96,27 +105,6 @@ class _Sim(CronSim):
         return moved
 
 
-def timetable(schedule: Schedule | DueSchedule) -> Timetable:
-    """The timetable of a schedule. ConfigError, which names the schedule: there is no such cron expression or zone."""
-    if (schedule.cron is None) == (schedule.every_s is None):
-        raise ConfigError(f"the schedule {schedule.name} needs either a cron expression or an interval, and not both")
-    if schedule.cron is not None:
-        try:
-            CronSim(schedule.cron, EPOCH)
-        except CronSimError as error:
-            raise ConfigError(
-                f"the schedule {schedule.name} has the cron expression {schedule.cron!r:.100}, which can't be read "
-                f"({error}): write minute, hour, day of month, month and day of week, as in '*/5 8-18 * * MON-FRI'"
-            ) from None
-    return Timetable(
-        schedule.cron,
-        timedelta(seconds=schedule.every_s or 0.0),
-        _zone(schedule),
-        schedule.starts_at and schedule.starts_at.astimezone(UTC),
-        schedule.ends_at and schedule.ends_at.astimezone(UTC),
-    )
-
-
 def _zone(schedule: Schedule | DueSchedule) -> tzinfo:
     if schedule.timezone == "UTC":
         return UTC
@@ -132,7 +120,7 @@ def _zone(schedule: Schedule | DueSchedule) -> tzinfo:
 def next_firings(row: Mapping[str, Any], now: datetime, most: int) -> list[datetime]:
     """The next firings of a schedule that was read, without jitter, whether it is paused or not."""
     try:
-        found = timetable(schedule_in(row))
+        found = Timetable(schedule_in(row))
     except ConfigError:
         return []
     begin = max(now, row["next_at"] - RESOLUTION) if row["next_at"] else now

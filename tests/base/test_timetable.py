@@ -21,7 +21,7 @@ AUTUMN = "2026-10-25"
 
 
 def planned(cron: str | None = None, **more: Any) -> timetable.Timetable:
-    return timetable.timetable(Schedule(name="report", task="work", args=b"{}", cron=cron, **more))
+    return timetable.Timetable(Schedule(name="report", task="work", args=b"{}", cron=cron, **more))
 
 
 def moment(text: str) -> datetime:

@@ -58,7 +58,7 @@ def declare(backend: OutliveBackend, task: Task) -> None:
 
 def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:
     """What a worker of this backend would not start with."""
-    from outlive.timetable import timetable  # Not at the top: a worker imports this module, and each fork would pay.
+    from outlive.timetable import Timetable  # Not at the top: a worker imports this module, and each fork would pay.
 
     import_tasks()
     for task in all_tasks():
@@ -68,6 +68,6 @@ def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:
             yield checks.Error(str(error), id="outlive.E008")
     for schedule in app_of(backend).schedules.values():
         try:
-            timetable(schedule)
+            Timetable(schedule)
         except ConfigError as error:
             yield checks.Error(str(error), id="outlive.E008")

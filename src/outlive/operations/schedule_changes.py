@@ -44,7 +44,7 @@ def values_of(texts: Mapping[str, str], prefix: str = "") -> dict[str, object]:
 
 def refuse_unless_it_can_fire(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> None:
     """ConfigError: with these values, the schedule could not be fired."""
-    timetable.timetable(timetable.schedule_in({**row, **values, "name": name}))
+    timetable.Timetable(timetable.schedule_in({**row, **values, "name": name}))
 
 
 def _duration(seconds: float | None) -> str:

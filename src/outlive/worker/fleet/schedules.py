@@ -111,7 +111,7 @@ class Plan:
 
     @classmethod
     def of(cls, schedule: DueSchedule, now: datetime) -> Plan:
-        times = timetable.timetable(schedule)
+        times = timetable.Timetable(schedule)
         first = schedule.next_at or next(times.after(schedule.changed_at), None)
         if first is None or first > now:
             return cls([], first)

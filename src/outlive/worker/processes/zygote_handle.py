@@ -126,7 +126,7 @@ class ZygoteHandle:
             for message in messages:
                 if isinstance(message, protocol.Ready):
                     for schedule in message.schedules:
-                        timetable.timetable(schedule)
+                        timetable.Timetable(schedule)
                     self.facts = message
                     self.memory_bytes = linux.peak_bytes(self.process.pid)
                     return message
