@@ -79,8 +79,7 @@ LEFT_OUT = {
     "store_errors_even_if_ignored": "leave it out: every attempt keeps its error",
     **dict.fromkeys(("trail", "send_events"), "leave it out: the dashboard and `outlive show ID` always have it"),
     **dict.fromkeys(
-        ("routing_key", "exchange", "compression", "producer", "retry_policy"),
-        "leave it out: it is for a broker",
+        ("routing_key", "exchange", "compression", "producer", "retry_policy"), "leave it out: it is for a broker"
     ),
     "headers": "give the job what they say as an argument; a trace of OpenTelemetry or Sentry goes with it in any case",
     **dict.fromkeys(("on_failure", "after_return"), "use @app.on_failed, or a decorator below @app.task"),

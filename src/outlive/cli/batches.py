@@ -5,14 +5,12 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from rich.console import RenderableType
-from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, command, group
 from outlive.cli.job_filter import found_id
-from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
+from outlive.cli.screen import Column, Drawn, Listing, Row, Text, count_of, of, text, time_of
 from outlive.errors import no_batch
 from outlive.operations import controls, facts
 
@@ -81,6 +79,6 @@ def _print_left(row: Row) -> None:
     screen.say(f"batch {row['id']} is {row['state']}; {row['unfinished']:,} of {row['jobs']:,} jobs are left")
 
 
-def _shown(row: Row) -> RenderableType:
+def _shown(row: Row) -> Drawn:
     lines = [text(f"{name}: {facts.words(parts)}") for name, parts in facts.of_batch(row)]
     return screen.stacked(text((row["name"], "bold"), f"  {row['id']}  ", _state(row)), *lines)

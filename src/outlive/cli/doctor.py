@@ -34,12 +34,7 @@ NEAR = 0.9
 LOCK_WAIT_S = findings.LOCK_S
 """How long each look waits for a lock: one that has kept it waiting is old enough to be a finding at the end."""
 _REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable)
-_MARKS = {
-    "fine": ("✓", "green"),
-    "unknown": ("?", "yellow"),
-    "advice": ("!", "yellow"),
-    "problem": ("✗", "bold red"),
-}
+_MARKS = {"fine": ("✓", "green"), "unknown": ("?", "yellow"), "advice": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
 @command(app, example="doctor --json")

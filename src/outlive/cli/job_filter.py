@@ -60,10 +60,7 @@ class Filter(msgspec.Struct, frozen=True):
     batch: Annotated[str | None, _only("of this batch.")] = None
     since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h.")] = None
     older_than: Annotated[str | None, _only("that have been in their state for this long, e.g. 30d.")] = None
-    text: Annotated[
-        str | None,
-        _only("with this text in task, error or arguments. Blanks don't count."),
-    ] = None
+    text: Annotated[str | None, _only("with this text in task, error or arguments. Blanks don't count.")] = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)

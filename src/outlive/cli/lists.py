@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from datetime import datetime
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -16,15 +16,11 @@ from outlive import program, stacks, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
 from outlive.cli.job_filter import Filter
-from outlive.cli.screen import Column, Listing, Row, of, text, time_of
+from outlive.cli.screen import Column, Drawn, Listing, Row, Text, of, text, time_of
 from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, tail
 from outlive.model import Record
 from outlive.operations import selection
 from outlive.operations.facts import evidence
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 ERROR = 36
 """How much of an error a narrow list shows."""
@@ -82,7 +78,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
         found = context.do(selection.page(wanted, limit=limit))
         return context.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
 
-    def show(rows: list[dict[str, Any]]) -> RenderableType:
+    def show(rows: list[dict[str, Any]]) -> Drawn:
         if not rows:
             return f"no job matches in {context.place}{_hint(context, filter.task)}"
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
@@ -129,7 +125,7 @@ def killers(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
     `peak` is the most that the kernel has counted, with what the process shares with the worker.
     """
 
-    def show(rows: Rows) -> RenderableType:
+    def show(rows: Rows) -> Drawn:
         show, release = program.command("show ID"), program.command("release ID")
         hint = f"`{show}` prints all attempts; `{release}` runs the job again"
         return screen.stacked(*map(_killer, rows), text((hint, "dim"))) if rows else "no job is in quarantine"

@@ -68,13 +68,7 @@ _add_command(
 
 
 @command(app, example="prune --state failed --older-than 30d")
-def prune(
-    context: CommandContext,
-    filter: Filter,
-    ids: Ids = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+def prune(context: CommandContext, filter: Filter, ids: Ids = None, yes: Yes = False, json: Json = False) -> None:
     """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
     _expect_one_choice(PRUNE, ids, filter)
     if ids or filter.state:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,14 +12,11 @@ import typer
 from outlive import store, wire
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
-from outlive.cli.screen import Column, Listing, Row, of, text
+from outlive.cli.screen import Column, Listing, Row, Text, of, text
 from outlive.errors import ConfigError
 from outlive.humanize import brief, duration, one_line
 from outlive.operations import facts, findings, schedule_changes
 from outlive.validation import identifier
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 NEXT_IN_JSON = 5
 Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=job_filter.SCHEDULES)]

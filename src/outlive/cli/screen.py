@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Union
 
 import msgspec
 
@@ -25,15 +25,17 @@ from outlive.errors import ConfigError
 from outlive.humanize import brief, duration, number, one_line, plain
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+    import rich.console
+    import rich.table
+    import rich.text
 
+Text: TypeAlias = "rich.text.Text"
+Drawn: TypeAlias = "rich.console.RenderableType"
 T = TypeVar("T")
 Row = Mapping[str, Any]
-Part = Union[str, tuple[object, str], "Text"]
+Part = Union[str, tuple[object, str], "rich.text.Text"]
 """Words, or words with their style."""
-Cell = Callable[[Row], "Text"]
+Cell = Callable[[Row], "rich.text.Text"]
 PIPE_WIDTH = 160
 """The width of tables in a pipe: `| grep` needs each job on one line."""
 NARROW = 110
@@ -71,7 +73,7 @@ def seen(worker: Row) -> str:
     return f"{duration(max(0.0, worker['time_since_heartbeat_s']))} ago"
 
 
-def console() -> Console:
+def console() -> rich.console.Console:
     """A console for the current width of the screen."""
     from rich.console import Console
 
@@ -104,7 +106,7 @@ def text(*parts: Part) -> Text:
     return made
 
 
-def stacked(*parts: RenderableType) -> RenderableType:
+def stacked(*parts: Drawn) -> Drawn:
     """These parts below each other."""
     from rich.console import Group
 
@@ -167,7 +169,7 @@ def _least(column: Column, rows: Sequence[Row]) -> int:
     return min(widest, max(SHRUNK_WIDTH, len(column.title))) if column.shrink else widest
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> rich.table.Table:
     from rich.table import Table
 
     made = Table(box=None, header_style="bold", pad_edge=False)
@@ -194,7 +196,7 @@ class Listing(Generic[T]):
     """
 
     look: Callable[[], T]
-    show: Callable[[T], RenderableType]
+    show: Callable[[T], Drawn]
     shape: Callable[[T], object] = lambda found: found
     line: Callable[[T], str] | None = None
     once: str = ""

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -17,17 +17,13 @@ from outlive import output, stacks, store, wire
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, JobId, app, command
 from outlive.cli.job_filter import found_id
-from outlive.cli.screen import Listing, text
+from outlive.cli.screen import Drawn, Listing, Text, text
 from outlive.errors import OutliveError, no_job
 from outlive.humanize import duration, figure, moment, one_line, plain, size
 from outlive.model import Attempt, MemoryCourse
 from outlive.operations import facts
 from outlive.output import OutputPart
 from outlive.states import State
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
@@ -104,7 +100,7 @@ def _as_json(life: Life) -> dict[str, object]:
     return shape
 
 
-def _shown(life: Life, most: int) -> RenderableType:
+def _shown(life: Life, most: int) -> Drawn:
     """The facts of a job, and its attempts. `most` limits the lines of a stack and of an output."""
     job, attempts, live = life
     first, *rest = [(name, facts.words(parts)) for name, parts in facts.of_job(job)]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from outlive import program, store
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group
-from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
+from outlive.cli.screen import Column, Drawn, Listing, Row, Text, count_of, of, text, time_of
 from outlive.errors import ConfigError, OutliveError
 from outlive.humanize import figure
 from outlive.operations.controls import SETTABLE, limit_of_source
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 Name = Annotated[str, typer.Argument(help="The source.", autocompletion=job_filter.SOURCES)]
 
@@ -53,7 +49,7 @@ def sources(
 ) -> Listing[Sequence[Row]]:
     """List the sources, those in trouble first; set their limits, pause, resume and remove them."""
 
-    def show(rows: Sequence[Row]) -> RenderableType:
+    def show(rows: Sequence[Row]) -> Drawn:
         if not rows:
             return text(f"no source has a name that begins with {name}" if name else "no app has declared a source")
         more = f"these are the first {limit:,}, and there may be more: --limit" if len(rows) == limit else ""

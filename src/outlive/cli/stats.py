@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
-from outlive.cli.screen import Column, Listing, Part, Row, count_of, of, text, time_of
+from outlive.cli.screen import Column, Drawn, Listing, Part, Row, Text, count_of, of, text, time_of
 from outlive.humanize import brief, counted, duration, number, one_line, plain, rate
 from outlive.operations import facts
 from outlive.statement import Statement
 from outlive.states import OVER, State
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 KEPT = 60
@@ -109,7 +105,7 @@ class Counts(NamedTuple):
         }
 
 
-def _table(counts: Counts) -> RenderableType:
+def _table(counts: Counts) -> Drawn:
     """A row for each queue and task, a column for each state that occurs."""
     if not counts.rows:
         return "there are no jobs"
@@ -194,7 +190,7 @@ class Pulse:
         words += [f"ended_per_s={self._rates[-1]:.3g}", *times]
         return " ".join([*words, f"workers={sum(row['state'] == 'active' for row in seen.workers)}"])
 
-    def draw(self, seen: Seen) -> RenderableType:
+    def draw(self, seen: Seen) -> Drawn:
         lines = [
             text(("outlive", "bold"), (f"  {seen.at:%H:%M:%S}   q or Ctrl-C ends", "dim")),
             _states("jobs", seen.counts, [state for state in State if state not in OVER]),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import typer
@@ -17,9 +17,6 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.cli.screen import Column, count_of, of, time_of
 from outlive.humanize import number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BATCH = 50_000
 """How many jobs a statement looks at: its snapshot is soon over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,14 +11,11 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, command, group
 from outlive.cli.lists import Limit, Rows
 from outlive.cli.operators import WorkerName, told
-from outlive.cli.screen import Column, Listing, text, time_of
+from outlive.cli.screen import Column, Drawn, Listing, text, time_of
 from outlive.errors import ConfigError
 from outlive.humanize import size
 from outlive.operations import facts
 from outlive.operations.controls import size_of_worker
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 WORKERS = (
     Column("worker", lambda row: text(row["name"], (f"\n{row['id']}", "dim"))),
@@ -42,7 +39,7 @@ def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
     queues.
     """
 
-    def show(rows: Rows) -> RenderableType:
+    def show(rows: Rows) -> Drawn:
         troubled = [f"{row['name']} starts no job: {row['trouble']}" for row in rows if row["trouble"]]
         troubled += [f"{row['name']} has old code: {row['reload_error']}" for row in rows if row["reload_error"]]
         notes = [text((words, "bold red")) for words in troubled]

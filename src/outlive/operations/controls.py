@@ -37,70 +37,64 @@ class Control:
 
 
 _PAUSED = "No worker claims its jobs until it is resumed. Running jobs continue."
-CONTROLS = {
-    "pause_queue": Control("pause queue", "paused", store.pause_queue, _PAUSED),
-    "resume_queue": Control("resume queue", "resumed", store.resume_queue, "Its jobs are claimed again."),
-    "pause_source": Control("pause source", "paused", store.pause_source, _PAUSED),
-    "resume_source": Control(
-        "resume source", "resumed", store.resume_source, "Its jobs are claimed again, and its breaker is closed."
-    ),
-    "remove_source": Control(
+_ALL = (
+    Control("pause queue", "paused", store.pause_queue, _PAUSED),
+    Control("resume queue", "resumed", store.resume_queue, "Its jobs are claimed again."),
+    Control("pause source", "paused", store.pause_source, _PAUSED),
+    Control("resume source", "resumed", store.resume_source, "Its jobs are claimed again, and its breaker is closed."),
+    Control(
         "remove source", "removed", store.remove_source, "It comes back if a worker declares it or a job names it."
     ),
-    "set_source": Control(
+    Control(
         "set source",
         "set",
         store.set_source,
         "This overrides what the app declares, for all workers and at once. An empty field: as the app declares it.",
         "Set the limits of the {noun} {name}?",
     ),
-    "drain_worker": Control(
-        "drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."
-    ),
-    "reload_worker": Control(
+    Control("drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."),
+    Control(
         "reload worker",
         "told to reload",
         store.reload_workers,
         "It imports its code again. Jobs that run go on with the old code.",
     ),
-    "set_worker": Control(
+    Control(
         "set worker",
         "set",
         store.set_worker,
         "This holds until the worker stops: the next one has what it is started with. Jobs that run go on.",
         "Set the slots and the queues of the {noun} {name}?",
     ),
-    "pause_schedule": Control(
+    Control(
         "pause schedule", "paused", store.pause_schedule, "It does not fire until it is resumed. Its jobs continue."
     ),
-    "resume_schedule": Control(
+    Control(
         "resume schedule", "resumed", store.resume_schedule, "It fires again. Its option missed says what it makes up."
     ),
-    "run_schedule": Control(
+    Control(
         "run schedule",
         "enqueued",
         store.run_schedule,
         "A job of it is enqueued now, beside its firings.",
         "Run the schedule {name} now?",
     ),
-    "set_schedule": Control(
+    Control(
         "set schedule",
         "set",
         store.set_schedule,
         "This overrides what the app declares, also after deploys, until the schedule is reset.",
         "Change the {noun} {name}?",
     ),
-    "reset_schedule": Control(
+    Control(
         "reset schedule",
         "as its app declares it",
         store.reset_schedule,
         "What operators have changed of it is taken back: the declaration of its app applies again.",
     ),
-    "remove_schedule": Control(
-        "remove schedule", "removed", store.remove_schedule, "It fires no more. The jobs that it has made stay."
-    ),
-}
-
+    Control("remove schedule", "removed", store.remove_schedule, "It fires no more. The jobs that it has made stay."),
+)
+CONTROLS = {one.action.replace(" ", "_"): one for one in _ALL}
 
 SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
 _WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})

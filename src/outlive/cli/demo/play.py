@@ -41,12 +41,7 @@ from outlive.running r join outlive.workers k on k.id = r.worker where k.pid = %
 def main(*, json: bool, quick: bool, keep: bool) -> int:
     logs.configure(level="WARNING")
     started = time.monotonic()
-    with (
-        stopped_by_sigterm(),
-        temporary_home("demo") as home,
-        temporary_server(home) as url,
-        site.serve() as sites,
-    ):
+    with stopped_by_sigterm(), temporary_home("demo") as home, temporary_server(home) as url, site.serve() as sites:
         tasks.app.configure(Config(database_url=url))
         try:
             with ExitStack() as workers:
