@@ -31,21 +31,17 @@ def demo(
     Example: outlive demo --quick
     """
     with reported(debug=debug):
-        expect_installed(keep=keep)
+        if missing := [name for name in NEEDED if find_spec(name) is None]:
+            raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'outlive[demo]' installs them")
+        if keep:
+            from outlive.cli import dashboard  # Not at the top: it registers its own commands.
+
+            dashboard.expect_installed()
         if str(example()) not in sys.path:
             sys.path.insert(0, str(example()))
         from outlive.cli.demo import play  # It imports the example.
 
         raise typer.Exit(play.main(json=json, quick=quick, keep=keep))
-
-
-def expect_installed(*, keep: bool) -> None:
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'outlive[demo]' installs them")
-    if keep:
-        from outlive.cli import dashboard  # Not at the top: it registers its own commands.
-
-        dashboard.expect_installed()
 
 
 def example() -> Path:

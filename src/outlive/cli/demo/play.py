@@ -5,8 +5,9 @@ hang. The demo itself does two things: it kills a worker, and it takes one site 
 """
 
 import signal
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from coins import catalog, expected, site, tasks
@@ -45,10 +46,12 @@ def main(*, json: bool, quick: bool, keep: bool) -> int:
         tasks.app.configure(Config(database_url=url))
         try:
             with ExitStack() as workers:
-                with db.connect(url) as connection, show.Audience(connection, json=json) as audience:
+                with db.connect(url) as connection:
                     migrate.migrate(connection)
                     played = Played(catalog.intakes(QUICK_COINS if quick else COINS), sites, WEAK)
-                    Play(connection, home, url, played, audience).run(workers)
+                    audience = show.Audience(connection, json=json)
+                    with audience.live or nullcontext():
+                        Play(connection, home, url, played, audience).run(workers)
                 if not keep:
                     workers.close()
                 with db.connect(url) as connection:
@@ -66,8 +69,11 @@ def _serve_dashboard(url: str) -> None:
     """Show what has happened in a browser, until Ctrl-C or SIGTERM. Its port is free for sure."""
     from outlive.dashboard.serving import serve  # Not at the top: it needs an extra.
 
+    def link(line: str) -> None:  # Standard output may be read by a program.
+        print(f"everything stays until Ctrl-C; see what happened, or release a killer:\n{line}", file=sys.stderr)
+
     with stopped_by_sigterm():  # The dashboard leaves no handler of its own behind.
-        serve(Config(database_url=url, dashboard_listen="127.0.0.1:0"), show.link)
+        serve(Config(database_url=url, dashboard_listen="127.0.0.1:0"), link)
 
 
 class Play:
@@ -109,14 +115,11 @@ class Play:
         """All jobs are done. The successor of the killed worker may register after that."""
         loss = self.played.loss
         known = loss is None or (loss.noticed_s is not None and loss.replaced_s is not None)
-        return known and len(self.played.intakes) <= seen.finished() == seen.states().total()
+        return known and len(self.played.intakes) <= seen.finished() == seen.states.total()
 
     def _start(self, stack: ExitStack) -> Program:
-        more = {
-            "PYTHONPATH": str(example()),
-            "COINS_SITES": site.places(self.played.sites),
-            "OUTLIVE_CACHE_DIR": str(self.home / "cache"),
-        }
+        more = {"PYTHONPATH": str(example()), "COINS_SITES": site.places(self.played.sites)}
+        more["OUTLIVE_CACHE_DIR"] = str(self.home / "cache")
         program = stack.enter_context(worker(TARGET, url=self.url, slots=SLOTS, directory=self.home, more=more))
         self._workers.append(program)
         return program
@@ -126,10 +129,12 @@ class Play:
         for row in seen.bad_ends():
             if row["token"] not in self._reported:
                 self._reported.add(row["token"])
-                self.audience.say(show.bad_end(row), routine=show.is_routine(row))
+                self.audience.report(row)
         now_open = {row["name"] for row in seen.sources if row["breaker"] != "closed"}
         for name in sorted(now_open ^ self._open):
-            self.audience.say(show.breaker(name, opened=name in now_open))
+            opens = name in now_open
+            words = "opens: its jobs wait, and other jobs go on" if opens else "closes: the probe was answered"
+            self.audience.say(f"the breaker of {name} ", (words, "bold red" if opens else "green"))
         self.played.opened += WEAK in now_open - self._open
         self.played.closed += WEAK in self._open - now_open
         self._open = now_open
@@ -167,4 +172,4 @@ class Play:
         victim.wait()
         del self._workers[0]
         self.played.loss = Loss(victim.pid, now, jobs, self._start(stack).process.pid)
-        self.audience.say(show.kill(victim.pid, jobs))
+        self.audience.say((f"kill -9 {victim.pid}", "bold red"), f": a worker that runs {jobs} jobs")

@@ -15,12 +15,11 @@ from outlive.humanize import duration
 from outlive.states import Outcome, State
 
 Row = dict[str, Any]
-LOSS = ("pid", "jobs", "noticed_s", "replaced_s")
 EVIDENCE = (
     *("id", "task", "source", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message"),
     *("stack", "output"),
 )
-"""What the summary has of a lost worker and of a quarantined job."""
+"""What the summary has of a quarantined job."""
 _ATTEMPTS = """
 select a.token, concat_ws(' ', substring(j.task from '[^.]+$'), nullif(j.source, ''), j.args -> 'intake' ->> 'title')
   as job, a.job_id, a.attempt, a.outcome, a.error, a.state, (a.result ->> 'found')::int as found
@@ -32,20 +31,15 @@ from outlive.attempts a join outlive.jobs j on j.id = a.job_id order by a.ended_
 class Snapshot:
     """What the database holds at one moment."""
 
-    counts: dict[str, Counter[str]]
-    """How many jobs of each task are in each state."""
+    states: Counter[str]
     workers: list[Row]
     sources: list[Row]
     attempts: list[Row]
     """The attempts that have ended, and the states of their jobs after them."""
 
-    def states(self) -> Counter[str]:
-        return sum(self.counts.values(), Counter[str]())
-
     def finished(self) -> int:
         """How many jobs have succeeded, failed, or are in quarantine."""
-        states = self.states()
-        return states[State.SUCCEEDED] + states[State.QUARANTINED] + states[State.FAILED]
+        return sum(self.states[one] for one in (State.SUCCEEDED, State.QUARANTINED, State.FAILED))
 
     def bad_ends(self) -> list[Row]:
         good = (Outcome.SUCCEEDED, Outcome.RELEASED, Outcome.CANCELLED)
@@ -57,13 +51,12 @@ class Snapshot:
 
 
 def look(connection: db.Connection) -> Snapshot:
-    counts: dict[str, Counter[str]] = {}
+    states: Counter[str] = Counter()
     for row in db.run(connection, store.count_jobs()):
-        counts.setdefault(row["task"].rpartition(".")[2], Counter())[row["state"]] += row["jobs"]
-    workers = db.run(connection, store.list_workers())
+        states[row["state"]] += row["jobs"]
     return Snapshot(
-        counts,
-        sorted(workers, key=lambda row: row["started_at"]),
+        states,
+        db.run(connection, store.list_workers()),
         db.run(connection, store.list_sources()),
         connection.cursor(row_factory=dict_row).execute(_ATTEMPTS).fetchall(),
     )
@@ -111,7 +104,6 @@ class Played:
 def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     """The figures of the demo, and the list of what is wrong."""
     seen, loss = look(connection), played.loss
-    states = seen.states()
     records = db.run(connection, store.list_records(limit=1_000_000))
     written = sum(one.scope.startswith(tasks.PRICES) for one in records)
     succeeded = Counter(row["job_id"] for row in seen.attempts if row["outcome"] == Outcome.SUCCEEDED)
@@ -119,12 +111,14 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "coins": len(played.intakes),
         "acknowledged": len(played.acknowledged),
-        "spawned": states.total() - len(played.acknowledged),
-        "finished": states[State.SUCCEEDED],
-        "failed": states[State.FAILED],
+        "spawned": seen.states.total() - len(played.acknowledged),
+        "finished": seen.states[State.SUCCEEDED],
+        "failed": seen.states[State.FAILED],
         "retried": len(again),
         "quarantined": [{key: row[key] for key in EVIDENCE} for row in db.run(connection, store.list_killers())],
-        "workers_lost": [{name: getattr(loss, name) for name in LOSS}] if loss else [],
+        "workers_lost": [{name: getattr(loss, name) for name in ("pid", "jobs", "noticed_s", "replaced_s")}]
+        if loss
+        else [],
         "breaker": {"source": played.weak, "opened": played.opened, "closed": played.closed},
         "requests": sum(one.requests for one in played.sites.values()),
         "records_written": written,
@@ -144,8 +138,8 @@ def _wrong_jobs(connection: db.Connection, played: Played, seen: Snapshot, figur
     found = db.run(connection, store.statuses(list(played.acknowledged)))
     if missing := [id for id in played.acknowledged if found.get(id) is not State.SUCCEEDED]:
         yield f"{len(missing)} acknowledged jobs did not succeed, {missing[0]} among them"
-    if seen.states() != (due := expected.jobs(played.intakes)):
-        yield f"jobs are {_words(seen.states())} instead of {_words(due)}"
+    if seen.states != (due := expected.jobs(played.intakes)):
+        yield f"jobs are {_words(seen.states)} instead of {_words(due)}"
     if (refused := figures["duplicates_refused"]) != (due_refused := expected.duplicates(played.intakes, played.sites)):
         yield f"{refused} duplicates were refused instead of {due_refused}"
     if figures["finished_twice"]:
