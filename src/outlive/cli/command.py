@@ -252,17 +252,15 @@ def command(to: typer.Typer, name: str | None = None, *, example: str = "", call
     def register(function: F) -> F:
         signature = inspect.signature(function, eval_str=True)
         _, *own = signature.parameters.values()
-        filtering: dict[str, inspect.Parameter] = {}
-        if takes_filter := "filter" in signature.parameters:
-            kind = signature.parameters["filter"].annotation
-            filtering = dict(inspect.signature(kind, eval_str=True).parameters)
-            own = [*filtering.values(), *(parameter for parameter in own if parameter.name != "filter")]
+        filter = signature.parameters.get("filter")
+        filtering = [*inspect.signature(filter.annotation, eval_str=True).parameters.values()] if filter else []
+        own = [*filtering, *(one for one in own if one is not filter)]
         lists = getattr(signature.return_annotation, "__origin__", None) is Listing
 
         @functools.wraps(function)
         def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
-            if takes_filter:
-                options["filter"] = kind(**{name: options.pop(name) for name in filtering})
+            if filter:
+                options["filter"] = filter.annotation(**{one.name: options.pop(one.name) for one in filtering})
             printing = {name: options.pop(name) for name in ("json", "watch")} if lists else {}
             group: typer.Context | None = options.pop("group", None)
             with reported(debug=debug):
@@ -309,25 +307,20 @@ def reported(*, debug: bool) -> Iterator[None]:
     except BrokenPipeError:  # The reader, such as `head`, has gone. Drop the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
-    except errors.OutliveError as error:
-        _complain(str(error), debug=debug, below=error.traceback if isinstance(error, errors.AppNotFound) else "")
-        codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
-        raise typer.Exit(next(codes, 1)) from None
-    except UnicodeEncodeError as error:  # Of a word on the command line, or of a variable.
-        _complain(f"{error.object[:100]!r} is not text in UTF-8", debug=debug)
-        raise typer.Exit(2) from None
     except Exception as error:
-        _complain(
-            f"this is a bug in outlive: {type(error).__name__}: {error}; --debug prints the traceback", debug=debug
-        )
-        raise typer.Exit(1) from None
-
-
-def _complain(message: str, *, debug: bool, below: str = "") -> None:
-    if not logs.flush():
-        return  # Writing to a stderr that is full would block for ever.
-    if debug:
-        print(plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
-    screen.complain(message)
-    if below:
-        print(plain(logs.redacted(below)), file=sys.stderr)
+        below = ""
+        if isinstance(error, errors.OutliveError):
+            message, below = str(error), error.traceback if isinstance(error, errors.AppNotFound) else ""
+            code = next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), 1)
+        elif isinstance(error, UnicodeEncodeError):  # Of a word on the command line, or of a variable.
+            message, code = f"{error.object[:100]!r} is not text in UTF-8", 2
+        else:
+            bug = f"this is a bug in outlive: {type(error).__name__}: {error}"
+            message, code = f"{bug}; --debug prints the traceback", 1
+        if logs.flush():  # Writing to a stderr that is full would block for ever.
+            if debug:
+                print(plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
+            screen.complain(message)
+            if below:
+                print(plain(logs.redacted(below)), file=sys.stderr)
+        raise typer.Exit(code) from None

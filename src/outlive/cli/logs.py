@@ -15,12 +15,11 @@ from outlive.cli.job_filter import found_id
 from outlive.errors import JobNotFound, no_job
 from outlive.humanize import plain
 from outlive.output import OutputPart
-from outlive.states import State
+from outlive.states import OVER
 
 AGAIN_S = 0.25
 FIRST_S = 2.0
 """How long the command waits for the first lines of a running job, which its worker has to write."""
-OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
 
 
 @command(app, example="logs ID --follow")
@@ -46,7 +45,7 @@ def _print(context: CommandContext, job: UUID, attempt: int | None, printer: _Pr
     while (part := _read(context, job, attempt)).live and not part.lines and time.monotonic() <= patience:
         time.sleep(AGAIN_S)
     if part.attempt is None and attempt is not None:
-        raise _no_attempt(job, attempt)
+        raise JobNotFound(f"job {job} has no attempt {attempt}")
     printer.print(part)
     if not printer.last:
         screen.complain(f"it has printed nothing yet; it is {part.state}")
@@ -58,7 +57,7 @@ def _follow(context: CommandContext, job: UUID, attempt: int | None, printer: _P
     while True:
         part = _read(context, job, number, printer.last)
         if part.attempt is None and attempt is not None and part.state in OVER:
-            raise _no_attempt(job, attempt)
+            raise JobNotFound(f"job {job} has no attempt {attempt}")
         printer.print(part)
         if part.live:
             number = part.attempt  # To its end, even if the next one has begun by then.
@@ -78,10 +77,6 @@ def _read(context: CommandContext, job: UUID, attempt: int | None, after: int = 
     return part
 
 
-def _no_attempt(job: UUID, attempt: int) -> JobNotFound:
-    return JobNotFound(f"job {job} has no attempt {attempt}")
-
-
 class _Printer:
     def __init__(self, *, json: bool) -> None:
         self._json = json
@@ -92,14 +87,12 @@ class _Printer:
     def print(self, part: OutputPart) -> None:
         if not part.lines:
             return
-        if not self._json and self._attempt not in (None, part.attempt):
-            print(f"--- attempt {part.attempt}", flush=True)
-        self._attempt = part.attempt
-        if not self._json and (missing := part.before - self.last) > 0:
-            print(f"[{missing:,} lines are not kept]", flush=True)
-        for number, line in enumerate(part.lines, part.before + 1):
-            if self._json:
+        if self._json:
+            for number, line in enumerate(part.lines, part.before + 1):
                 screen.print_json({"attempt": part.attempt, "line": number, "text": line}, indent=0)
-            else:
-                print(plain(line), flush=True)
+        else:
+            head = [f"--- attempt {part.attempt}"] if self._attempt not in (None, part.attempt) else []
+            lost = [f"[{missing:,} lines are not kept]"] if (missing := part.before - self.last) > 0 else []
+            print(*head, *lost, *map(plain, part.lines), sep="\n", flush=True)
+        self._attempt = part.attempt
         self.last = part.before + len(part.lines)

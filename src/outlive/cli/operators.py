@@ -93,7 +93,6 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
     """Apply a verb to jobs; to those of a filter after a question. Ctrl-C ends it after the portion under way."""
     tally = Tally(verb, keeps_all=json)
     jobs: JobFilter | list[UUID]
-    total: int | None
     if isinstance(chosen, JobFilter):
         jobs = verb.narrowed(chosen)
         count = context.do(selection.count(jobs))
@@ -146,27 +145,21 @@ def _report(tally: Tally, *, json: bool) -> None:
     if json:
         screen.print_json([msgspec.structs.asdict(change) for change in tally.changes])
     else:
-        _print(tally)
+        if tally.changed or not tally.jobs:
+            screen.say(str(tally) if tally.jobs else ("no job matches: nothing was changed", "dim"))
+        for change in tally.repeated:
+            screen.say(f"{change.id}: {change.note}")
+        for change in tally.unchanged:
+            note = change.note or ""  # One with a hint names the state in its own words.
+            state = "" if ": " in note else f" is {change.state}"
+            screen.say(("not changed: ", "yellow"), f"{change.id}{state}: {note}")
+        if (more := tally.jobs - tally.changed - len(tally.unchanged)) > 0:
+            screen.say((f"not changed: {more:,} more", "yellow"))
     if tally.interrupted:
         screen.complain(f"stopped by Ctrl-C: {tally}; the other jobs are as they were")
         raise typer.Exit(130)
     if tally.jobs and not tally.changed:
         raise typer.Exit(1)
-
-
-def _print(tally: Tally) -> None:
-    if not tally.jobs:
-        screen.say(("no job matches: nothing was changed", "dim"))
-    elif tally.changed:
-        screen.say(str(tally))
-    for change in tally.repeated:
-        screen.say(f"{change.id}: {change.note}")
-    for change in tally.unchanged:
-        note = change.note or ""  # One with a hint names the state in its own words.
-        state = "" if ": " in note else f" is {change.state}"
-        screen.say(("not changed: ", "yellow"), f"{change.id}{state}: {note}")
-    if (more := tally.jobs - tally.changed - len(tally.unchanged)) > 0:
-        screen.say((f"not changed: {more:,} more", "yellow"))
 
 
 def _prune_old(context: CommandContext) -> int:
@@ -175,14 +168,15 @@ def _prune_old(context: CommandContext) -> int:
     from outlive.worker.fleet.pruning import Pruning  # Not at the top: no other command here needs a worker's parts.
     from outlive.worker.session import Session
 
-    async def prune(session: Session) -> int:
+    async def prune(url: str) -> int:
+        session = Session(url)
         try:
             return await Pruning(session, context.config).run_once()
         finally:
             await session.close()
 
     with db.translated_errors():
-        return asyncio.run(prune(Session(migrate.ready(context.config))))
+        return asyncio.run(prune(migrate.ready(context.config)))
 
 
 @command(app, example="drain web-7 --no-wait")
@@ -200,9 +194,9 @@ def drain(
     while wait:
         mine = _workers(context, ids)
         left = [row for row in mine if row["state"] not in GONE]
-        if not left and (died := sorted({row["name"] for row in mine if row["state"] == "dead"})):
-            raise OutliveError(f"{', '.join(died)} died before all jobs had finished; these run elsewhere")
         if not left:
+            if died := sorted({row["name"] for row in mine if row["state"] == "dead"}):
+                raise OutliveError(f"{', '.join(died)} died before all jobs had finished; these run elsewhere")
             for name in names:
                 screen.say(f"{name} has stopped")
             return
@@ -249,5 +243,4 @@ def told(context: CommandContext, action: str, name: str, values: Mapping[str, A
 
 
 def _workers(context: CommandContext, ids: Collection[UUID] | None = None) -> list[dict[str, Any]]:
-    found = context.run(store.list_workers(limit=10_000))
-    return [row for row in found if ids is None or row["id"] in ids]
+    return [row for row in context.run(store.list_workers(limit=10_000)) if ids is None or row["id"] in ids]

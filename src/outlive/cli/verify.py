@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -39,18 +37,13 @@ def verify(context: CommandContext, json: Json = False) -> None:
     It only reads, a portion of the jobs at a time, and may run from cron beside busy workers. Exit code 1 if something
     was found.
     """
-    with _counting() as count:
-        wrong, jobs, since = _look_at_jobs(context, count)
+    wrong, jobs, since = _look_at_jobs(context)
     keys, batches = context.run(store.verify_keys()), context.run(store.verify_batches())
     wrong += [(OVER_LIMIT, job) for _, job in keys.wrong] + [(NOT_CALLED, batch) for (batch,) in batches.wrong]
     found = Counter(what for what, _ in wrong)
+    looked_at = {**dict.fromkeys(OF_JOBS, jobs), OVER_LIMIT: keys.rows, NOT_CALLED: batches.rows}
     lines: list[dict[str, Any]] = [
-        {"what": what, "looked_at": looked_at, "since": since, "found": found[what]}
-        for what, looked_at in [
-            *((what, jobs) for what in OF_JOBS),
-            (OVER_LIMIT, keys.rows),
-            (NOT_CALLED, batches.rows),
-        ]
+        {"what": what, "looked_at": rows, "since": since, "found": found[what]} for what, rows in looked_at.items()
     ]
     if json:
         screen.print_json({"lines": lines, "wrong": [{"what": what, "id": one} for what, one in wrong]})
@@ -58,38 +51,29 @@ def verify(context: CommandContext, json: Json = False) -> None:
         screen.console().print(screen.table(LINES, lines))
         for what, one in wrong:
             where = "outlive batches" if what == NOT_CALLED else f"outlive show {one}"
-            screen.say(
-                (f"{one} ", "bold red"), f"is {what}: look at it with `{where}`, and report it with what that says"
-            )
+            cure = f"look at it with `{where}`, and report it with what that says"
+            screen.say((f"{one} ", "bold red"), f"is {what}: {cure}")
     raise typer.Exit(int(bool(wrong)))
 
 
-def _look_at_jobs(
-    context: CommandContext, count: Callable[[int], None]
-) -> tuple[list[tuple[str, UUID]], int, datetime | None]:
-    """What is wrong with which job, how many jobs there are, and since when."""
+def _look_at_jobs(context: CommandContext) -> tuple[list[tuple[str, UUID]], int, datetime | None]:
+    """What is wrong with which job, how many jobs there are, and since when. A terminal shows how far it is."""
     wrong: list[tuple[str, UUID]] = []
     after, jobs, since = FIRST, 0, None
-    while True:
-        portion = context.run(store.verify_jobs(after, batch=BATCH))
-        wrong += portion.wrong
-        jobs += portion.jobs
-        since = min(filter(None, (since, portion.since)), default=None)
-        if portion.jobs < BATCH:
-            return wrong, jobs, since
-        after = portion.upto
-        count(jobs)
+    try:
+        while True:
+            portion = context.run(store.verify_jobs(after, batch=BATCH))
+            wrong += portion.wrong
+            jobs += portion.jobs
+            since = min(filter(None, (since, portion.since)), default=None)
+            if portion.jobs < BATCH:
+                return wrong, jobs, since
+            after = portion.upto
+            _show(f"{number(jobs)} jobs")
+    finally:
+        _show("\033[K")
 
 
-@contextmanager
-def _counting() -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how many jobs were looked at."""
-    shown = sys.stderr.isatty()
-
-    def count(jobs: int) -> None:
-        if shown:
-            print(f"\r{number(jobs)} jobs", end="", file=sys.stderr, flush=True)
-
-    yield count
-    if shown:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+def _show(words: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{words}\r", end="", file=sys.stderr, flush=True)
