@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,14 +70,11 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     file = config.file_in_force(context.config_file)
     yield Finding("fine", f"settings are read from {file.absolute()}" if file else "no outlive.toml is in use")
     connection, embedded = context.connection, context.config.database_url is None
-    yield checked(
-        not embedded,
-        f"{context.place}, answers as {connection.info.user}",
-        (
-            f"jobs are in {context.place}, at {context.address()}",
-            "set OUTLIVE_DATABASE_URL to share the jobs with other machines",
-        ),
-    )
+    if embedded:
+        cure = "set OUTLIVE_DATABASE_URL to share the jobs with other machines"
+        yield Finding("advice", f"jobs are in {context.place}, at {context.address()}", cure)
+    else:
+        yield Finding("fine", f"{context.place}, answers as {connection.info.user}")
     with db.translated_errors():
         if embedded:
             migrate.migrate(connection)
@@ -99,7 +96,8 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     if (server := looks("the settings of the server", store.health())) is not None:
         yield from findings.judge_server(server[0])
         yield from findings.judge_vacuum(server[0])
-        yield findings.judge_disk(server[0], _free(server[0]))
+        here = server[0]["beside"] and server[0]["data_directory"] is not None
+        yield findings.judge_disk(server[0], _room(server[0]["data_directory"]) if here else None)
         if not server[0]["standby"]:
             looks("whether the server can write", store.write_some())
     before = time.time()
@@ -130,14 +128,11 @@ def _judge_pooler(url: str, session_url: str | None) -> Finding:
     with db.translated_errors():
         if pooling.keeps_sessions(url):
             return Finding("fine", "a pooler in session mode is between here and the server")
-        pooler = "a pooler in transaction mode is between here and the server"
-        if session_url is not None and pooling.keeps_sessions(session_url):
-            return Finding("fine", f"{pooler}, and session_url bypasses it")
-    return Finding(
-        "advice",
-        f"{pooler}: a worker notices jobs and deaths later",
-        "set session_url (OUTLIVE_SESSION_URL) to the address of the server itself, or of a pool in session mode",
-    )
+        bypassed = session_url is not None and pooling.keeps_sessions(session_url)
+    pooler = "a pooler in transaction mode is between here and the server"
+    cure = "set session_url (OUTLIVE_SESSION_URL) to the address of the server itself, or of a pool in session mode"
+    late = (f"{pooler}: a worker notices jobs and deaths later", cure)
+    return checked(bypassed, f"{pooler}, and session_url bypasses it", late)
 
 
 class _Looks:
@@ -168,20 +163,16 @@ class _Looks:
 
 
 def _refused(what: str, error: psycopg.Error) -> Finding:
+    cause, cure = f"{error.diag.message_primary}", "run this as a member of outlive_worker"
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        cure = "run this again when it has ended"
-        return Finding("unknown", f"could not look at {what}: another transaction holds a lock", cure)
-    return Finding(
-        "unknown", f"could not look at {what}: {error.diag.message_primary}", "run this as a member of outlive_worker"
-    )
+        cause, cure = "another transaction holds a lock", "run this again when it has ended"
+    return Finding("unknown", f"could not look at {what}: {cause}", cure)
 
 
-def _free(server: findings.Row) -> tuple[int, int] | None:
-    """How much room the server's disk has, if it is this machine's."""
-    if not server["beside"] or server["data_directory"] is None:
-        return None
+def _room(place: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """How many bytes are free there, and how many there are."""
     try:
-        found = os.statvfs(server["data_directory"])
+        found = os.statvfs(place)
     except OSError:
         return None
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
@@ -224,34 +215,27 @@ def _processes(slots: int) -> Finding:
 def _processes_of(user: int) -> int:
     found = 0
     for entry in os.scandir("/proc"):
-        try:
+        with suppress(OSError):  # It has ended.
             found += entry.name.isdecimal() and entry.stat().st_uid == user
-        except OSError:  # It has ended.
-            continue
     return found
 
 
-def _shared_memory(place: str = "/dev/shm") -> Iterator[Finding]:
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return
-    free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    what = f"{place} has {size(free)} free of {size(whole)}"
-    cure = "docker run --shm-size=1g; or mount -o remount,size=1g /dev/shm"
-    enough = whole > SMALL_SHARED_BYTES and free >= SMALL_SHARED_BYTES
-    yield checked(enough, what, (f"{what}: browsers and model code die with SIGBUS", cure))
+def _shared_memory() -> Iterator[Finding]:
+    if room := _room("/dev/shm"):
+        free, whole = room
+        what = f"/dev/shm has {size(free)} free of {size(whole)}"
+        cure = "docker run --shm-size=1g; or mount -o remount,size=1g /dev/shm"
+        enough = whole > SMALL_SHARED_BYTES and free >= SMALL_SHARED_BYTES
+        yield checked(enough, what, (f"{what}: browsers and model code die with SIGBUS", cure))
 
 
-def _own_cgroup(root: str = "/sys/fs/cgroup") -> Path | None:
+def _own_cgroup() -> Path | None:
     """The directory of this process' cgroup; None without cgroups of version 2."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
-    found = Path(root + paths[0]) if paths else None
-    return found if found and found.is_dir() else None
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::") and (found := Path("/sys/fs/cgroup" + line[3:])).is_dir():
+                return found
+    return None
 
 
 def judge_cgroup(place: Path | None) -> Iterator[Finding]:
@@ -276,10 +260,7 @@ def _nearest(place: Path, controller: str) -> tuple[int, int] | None:
     """How much is used of the tightest limit from here to the root, and that limit."""
     found: list[tuple[int, int]] = []
     for folder in (place, *place.parents):
-        try:
-            limit = (folder / f"{controller}.max").read_text().strip()
-            if limit != "max":
-                found.append((int((folder / f"{controller}.current").read_text()), int(limit)))
-        except (OSError, ValueError):
-            continue
+        with suppress(OSError, ValueError):  # It has no such limit.
+            limit = int((folder / f"{controller}.max").read_text())
+            found.append((int((folder / f"{controller}.current").read_text()), limit))
     return min(found, key=lambda one: one[1] - one[0], default=None)

@@ -60,9 +60,8 @@ def judge_server(health: Row) -> Iterator[Finding]:
     """Findings about the server: its version, settings and sessions."""
     if health["standby"]:
         what = "this server is a standby: no job can be enqueued or run here"
-        yield Finding(
-            "problem", what, "give the address of the primary, or several with target_session_attrs=read-write"
-        )
+        cure = "give the address of the primary, or several with target_session_attrs=read-write"
+        yield Finding("problem", what, cure)
     version = health["server_version"] // 10000
     old = (f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
     yield checked(version >= OLDEST_POSTGRES, f"Postgres {version}", old, "problem")
@@ -95,13 +94,14 @@ def judge_fleet(health: Row, workers: Rows) -> Iterator[Finding]:
     others = max(0, health["connections"] - KEPT_CONNECTIONS * len(living))
     needed, allowed = sum(living) + others, health["allowed_connections"]
     fleet = f"{counted(len(living), 'worker')} may use {sum(living)} connections and {others} others are used now"
-    cure = (
-        "raise max_connections (or the limit of the role or database) and restart Postgres, lower the setting "
-        "`connections` of the workers, or put a pooler in front of clients"
-    )
-    yield checked(
-        needed <= allowed, f"{fleet}: {allowed} are allowed", (f"{fleet}, but only {allowed} are allowed", cure)
-    )
+    raising = "raise max_connections (or the limit of the role or database) and restart Postgres"
+    cure = f"{raising}, lower the setting `connections` of the workers, or put a pooler in front of clients"
+    short = (f"{fleet}, but only {allowed} are allowed", cure)
+    yield checked(needed <= allowed, f"{fleet}: {allowed} are allowed", short)
+
+
+def _session(one: Row) -> str:
+    return f"backend {one['pid']} ({one['program']} of user {one['role']})"
 
 
 def judge_vacuum(health: Row) -> Iterator[Finding]:
@@ -126,10 +126,6 @@ def judge_locks(holders: Rows) -> Iterator[Finding]:
             open_for = "" if one["for_s"] is None else f", in a transaction that is open for {duration(one['for_s'])}"
             what = f"{_session(one)} holds a lock on {one['tables']}{open_for}: workers and clients wait for it"
             yield Finding("problem", what, f"end its transaction, or: select pg_terminate_backend({one['pid']})")
-
-
-def _session(one: Row) -> str:
-    return f"backend {one['pid']} ({one['program']} of user {one['role']})"
 
 
 def judge_disk(health: Row, free: tuple[int, int] | None) -> Finding:
@@ -193,24 +189,26 @@ def judge_work(
 def judge_jobs(health: Row, ready: Count) -> Iterator[Finding]:
     """Findings about jobs that an operator must look at."""
     if stuck := health["stuck"]:
-        what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
+        what = f"{counted(stuck, 'job is', 'jobs are')} stuck: no reaper has freed the jobs of a silent worker"
         look = program.command("stuck")
         yield Finding("problem", what, f"{look}; then start a worker, which frees them", "jobs", {"state": "running"})
     else:
         yield Finding("fine", "no job is stuck")
     quarantined, look = health["quarantined"], f"{program.command('killers')}; then release or prune them"
-    many = (f"{_are(quarantined, 'job')} in quarantine", look)
+    many = (f"{counted(quarantined, 'job is', 'jobs are')} in quarantine", look)
     yield checked(not quarantined, "no job is in quarantine", many, page="killers")
     if unmet := health["unmet"]:
         more = "≥" if unmet >= store.MANY_UNMET else ""
-        what = f"{more}{_are(unmet, 'job')} blocked by jobs that ended without success, and can't begin"
+        jobs = counted(unmet, "job is", "jobs are")
+        what = f"{more}{jobs} blocked by jobs that ended without success, and can't begin"
         look = f"{program.command('jobs --state blocked')}; then retry what they wait for, or release or cancel them"
         yield Finding("advice", what, look, "jobs", {"state": "blocked"})
-    if ready.jobs and not health["active_workers"]:
+    active = health["active_workers"]
+    if ready.jobs and not active:
         yield Finding("problem", f"{_jobs_are(ready)} ready and no worker is active", program.worker(), "workers")
     else:
         none = ("no worker is active", f"{program.worker()}, once there are jobs")
-        yield checked(health["active_workers"], f"{_are(health['active_workers'], 'worker')} active", none)
+        yield checked(active, f"{counted(active, 'worker is', 'workers are')} active", none)
 
 
 def judge_failures(failed: Count, *, within_s: float = DAY_S) -> Finding:
@@ -348,7 +346,3 @@ def _ready_by(rows: Rows, *columns: str) -> defaultdict[tuple[Any, ...], Count]:
 
 def _jobs_are(count: Count) -> str:
     return f"{count} {'is' if count.jobs == 1 else 'are'}"
-
-
-def _are(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{' is' if count == 1 else 's are'}"
