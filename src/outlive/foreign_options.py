@@ -77,21 +77,17 @@ LEFT_OUT = {
     "pydantic": "leave it out: a parameter that is annotated with a model gets one",
     "throws": "leave it out, and raise outlive.Cancel for what is no error: it is not logged as one",
     "store_errors_even_if_ignored": "leave it out: every attempt keeps its error",
-    **dict.fromkeys(("trail", "send_events"), "leave it out: the dashboard and `outlive show ID` always have it"),
-    **dict.fromkeys(
-        ("routing_key", "exchange", "compression", "producer", "retry_policy"), "leave it out: it is for a broker"
-    ),
+    "trail send_events": "leave it out: the dashboard and `outlive show ID` always have it",
+    "routing_key exchange compression producer retry_policy": "leave it out: it is for a broker",
     "headers": "give the job what they say as an argument; a trace of OpenTelemetry or Sentry goes with it in any case",
-    **dict.fromkeys(("on_failure", "after_return"), "use @app.on_failed, or a decorator below @app.task"),
+    "on_failure after_return": "use @app.on_failed, or a decorator below @app.task",
     "base": "use @app.on_failed and @app.on_process_start in place of a class, and a decorator below @app.task",
 }
 """What Celery has an option for, and outlive needs none."""
 SETTINGS = {
-    **dict.fromkeys(
-        ("broker", "broker_url"), "leave it out: jobs are in Postgres, at database_url or OUTLIVE_DATABASE_URL"
-    ),
-    **dict.fromkeys(("backend", "result_backend"), "leave it out: results are in Postgres, with the jobs"),
-    **dict.fromkeys(("include", "imports"), "import these modules where the app is: a worker takes MODULE:APP"),
+    "broker broker_url": "leave it out: jobs are in Postgres, at database_url or OUTLIVE_DATABASE_URL",
+    "backend result_backend": "leave it out: results are in Postgres, with the jobs",
+    "include imports": "import these modules where the app is: a worker takes MODULE:APP",
     "timezone": "give it to each schedule: @app.schedule(…, timezone=…)",
     "task_queues": "leave it out: a queue is there when a task or a job names it",
     "task_soft_time_limit": "use @outlive.step(timeout=…), or @shared_task(soft_time_limit=…) of outlive.celery",
@@ -121,7 +117,7 @@ ATTRIBUTES = {
         "defer": "write task.enqueue(…)",
     },
     "a job": {
-        **dict.fromkeys(("get", "wait", "join"), "write job.result(timeout=…)"),
+        "get wait join": "write job.result(timeout=…)",
         "task_id": "write job.id",
         "traceback": "write `outlive show ID`, or catch outlive.JobFailed of job.result(): its attempt has the stack",
         "state": "write job.status()",
@@ -134,13 +130,13 @@ ATTRIBUTES = {
         "AsyncResult": "write app.get_job(id)",
         "add_periodic_task": "write @app.schedule(…) on the task",
         "autodiscover_tasks": "import the modules with tasks where the app is: a worker takes MODULE:APP",
-        **dict.fromkeys(("conf", "config_from_object"), "give settings to App(…), or write them into outlive.toml"),
+        "conf config_from_object": "give settings to App(…), or write them into outlive.toml",
         "control": "write app.get_job(id).cancel(), app.queue(name).pause() or app.worker(name).reload(); in place of "
         "inspect, `outlive workers` and `outlive jobs --state running`",
-        **dict.fromkeys(("on_after_configure", "on_after_finalize"), "write @app.schedule(…) on the task"),
+        "on_after_configure on_after_finalize": "write @app.schedule(…) on the task",
         "purge": "write `outlive cancel --all --state pending`",
         "signature": "write task.job(…), or task.s(…) of a shared task",
-        **dict.fromkeys(("worker_main", "start"), "write `outlive worker MODULE:APP`"),
+        "worker_main start": "write `outlive worker MODULE:APP`",
         "send_task": "declare the task, with its name and its parameters, on an App() that no worker runs",
     },
 }
@@ -158,24 +154,22 @@ SHIM = {
         "apply": _CALL,
         "signature": "write task.s(…), with options task.s(…).set(countdown=…)",
         "subtask": "write task.s(…)",
-        **dict.fromkeys(("map", "starmap", "chunks"), _GROUP),
-        **dict.fromkeys(
-            ("retry", "request", "update_state"), "write @shared_task(bind=True), and use self in the task"
-        ),
+        "map starmap chunks": _GROUP,
+        "retry request update_state": "write @shared_task(bind=True), and use self in the task",
         "AsyncResult": "write AsyncResult(id)",
     },
     "self or self.request of a task": {
         "update_state": "write outlive.current().progress(current, total, message)",
-        **dict.fromkeys(("name", "task"), "write the name, or that of the function"),
+        "name task": "write the name, or that of the function",
         "called_directly": "write not self.request.id",
-        **dict.fromkeys(("delay", "apply_async", "s"), "write the name of the task in place of self"),
+        "delay apply_async s": "write the name of the task in place of self",
     },
     "a result": {
-        **dict.fromkeys(("result", "info", "wait"), f"{_GET}, or ask result.job, the handle of outlive"),
+        "result info wait": f"{_GET}, or ask result.job, the handle of outlive",
         "task_id": "write result.id",
         "traceback": "write `outlive show ID`, or catch outlive.JobFailed of get(): its attempt has the stack",
         "forget": "leave it out: @shared_task(keep_finished=…) says how long results are kept",
-        **dict.fromkeys(("children", "parent"), "write `outlive show ID`, which names the jobs before and after it"),
+        "children parent": "write `outlive show ID`, which names the jobs before and after it",
     },
     "the result of a group": {
         "successful": "write all(one.successful() for one in result)",
@@ -186,13 +180,13 @@ SHIM = {
     },
     "a signature": {
         "link": "write one | other, or chain(one, other)",
-        **dict.fromkeys(("link_error", "on_error"), _ON_FAILED),
+        "link_error on_error": _ON_FAILED,
         "apply": _CALL,
     },
     "a canvas": {
         "set": "write set(…) on each of its signatures",
         "link": "write one | other, or chain(one, other)",
-        **dict.fromkeys(("link_error", "on_error"), _ALL_ON_FAILED),
+        "link_error on_error": _ALL_ON_FAILED,
         "apply": f"write canvas.apply_async(); {_EAGER}",
     },
 }
@@ -204,8 +198,8 @@ CELERY_NAMES = {
     "current_task": "write outlive.current(), or bind=True",
     "crontab": 'write @app.schedule("30 7 * * MON-FRI") above @shared_task',
     "get_task_logger": "write logging.getLogger(__name__), which needs no setup",
-    **dict.fromkeys(("signature", "subtask", "maybe_signature"), "write task.s(…)"),
-    **dict.fromkeys(("chunks", "xmap", "xstarmap"), _GROUP),
+    "signature subtask maybe_signature": "write task.s(…)",
+    "chunks xmap xstarmap": _GROUP,
     "MaxRetriesExceededError": "write self.request.retries >= self.max_retries: a job that has no retry left "
     "fails with the error of its last try",
     "Retry": "catch outlive.Retry, which self.retry raises, or raise it",
@@ -216,21 +210,13 @@ CELERY_NAMES = {
     "Reject": "raise outlive.Fail",
     "task_failure": "write @app.on_failed above @shared_task: that task takes the id of the failed job, and its error",
     "worker_process_init": "write @app.on_process_start",
-    **dict.fromkeys(
-        ("setup_logging", "after_setup_logger", "after_setup_task_logger"),
-        "leave it out, or configure logging where the app is, without a handler for stderr: docs/how-to/logs.md",
-    ),
-    **dict.fromkeys(
-        ("before_task_publish", "after_task_publish"), "write a function of your own, and call it in place of delay"
-    ),
-    **dict.fromkeys(
-        ("worker_init", "worker_ready", "worker_shutdown", "beat_init"),
-        "let the unit or the container of the worker run a command before or after it",
-    ),
-    **dict.fromkeys(
-        ("task_prerun", "task_postrun", "task_success", "task_retry"),
-        "write a decorator of your own, and put it between @shared_task and the function",
-    ),
+    "setup_logging after_setup_logger after_setup_task_logger": "leave it out, or configure logging where the app is, "
+    "without a handler for stderr: docs/how-to/logs.md",
+    "before_task_publish after_task_publish": "write a function of your own, and call it in place of delay",
+    "worker_init worker_ready worker_shutdown beat_init": "let the unit or the container of the "
+    "worker run a command before or after it",
+    "task_prerun task_postrun task_success task_retry": "write a decorator of your own, and put it between "
+    "@shared_task and the function",
 }
 """What code imports from Celery, and outlive.celery does not have."""
 NOT_SHARED = {
@@ -246,6 +232,9 @@ _NOT_SENT = {
     "soft_time_limit": "give it to shared_task",
 }
 _IN_CELERY = ("delay", "apply_async", "s", "si", "AsyncResult")
+for _table in (LEFT_OUT, SETTINGS, CELERY_NAMES, *ATTRIBUTES.values(), *SHIM.values()):
+    for _names in [key for key in _table if " " in key]:  # Several names for which the same is to be written.
+        _table |= dict.fromkeys(_names.split(), _table.pop(_names))
 
 
 def missing(what: str, owner: object, name: str) -> AttributeError:
