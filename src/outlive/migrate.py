@@ -76,6 +76,8 @@ from outlive.workers k left join seen on seen.worker = k.id
 where coalesce(seen.worker, held.worker, leased.worker) is not null
 order by 1
 """
+_HAS_ROLES = "select from pg_namespace where nspname = 'outlive' and nspowner = to_regrole('outlive_owner')"
+"""Whether the roles own this database. They belong to the server: another database may have created them."""
 _log = logging.getLogger("outlive.migrate")
 
 
@@ -110,23 +112,15 @@ def version(connection: db.Connection) -> int:
 def check(connection: db.Connection, url: str | None = None) -> None:
     """SchemaMismatch unless the database, which is the one at the URL, has the schema of this version."""
     have = version(connection)
-    if have == 0:
-        raise SchemaMismatch("the database has no outlive schema yet", cure=_command(url))
-    if have < VERSION:
-        raise SchemaMismatch(
-            f"the database has schema version {have}, but this outlive needs {VERSION}", cure=_command(url)
-        )
+    found = f"the database has schema version {have}"
     if have > VERSION:
-        raise SchemaMismatch(
-            f"the database has schema version {have}, newer than the {VERSION} of this outlive: upgrade outlive here"
-        )
-
-
-def _command(url: str | None) -> str:
-    """The command that migrates this database. Without an option, it takes that of file and environment."""
-    if url is None or url == load().database_url:
-        return program.migrate()
-    return program.migrate(option=f" --database-url {shlex.quote(_without_passwords(url))}")
+        raise SchemaMismatch(f"{found}, newer than the {VERSION} of this outlive: upgrade outlive here")
+    if have < VERSION:
+        option = ""  # The command takes the database of file and environment.
+        if url is not None and url != load().database_url:
+            option = f" --database-url {shlex.quote(_without_passwords(url))}"
+        lacks = f"{found}, but this outlive needs {VERSION}" if have else "the database has no outlive schema yet"
+        raise SchemaMismatch(lacks, cure=program.migrate(option=option))
 
 
 def _without_passwords(url: str) -> str:
@@ -160,7 +154,8 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         try:
             return _migrate(connection, roles=roles)
         except _InUse:
-            by = _user_of_tables(connection)
+            user = connection.execute(_LONGEST_USER).fetchone()
+            by = str(user[0]) if user else "a transaction that has ended meanwhile"
         if monotonic() - began > _GIVE_UP_S:
             raise DatabaseBusy(
                 f"the schema was not upgraded: its tables are in use for more than {_GIVE_UP_S // 60} minutes, now by "
@@ -186,8 +181,14 @@ def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
                 _refuse_while_workers_run(connection, before)
         if text := script(before):
             connection.execute(text.encode())
-        if roles or (before < VERSION and _has_roles(connection)):
-            _make_roles(connection)
+        if roles or (before < VERSION and connection.execute(_HAS_ROLES).fetchone() is not None):
+            try:  # A later version may have more roles than the one that made the others.
+                connection.execute(sql.read("schema/roles.sql").encode())
+            except psycopg.errors.InsufficientPrivilege:
+                raise SchemaMismatch(
+                    "this version has roles that the server lacks, and you may not create them: run "
+                    f"`{program.migrate()}` as a superuser or a role with CREATEROLE. Nothing was changed"
+                ) from None
             connection.execute(sql.read("schema/grants.sql").encode())
     return before, VERSION
 
@@ -197,9 +198,8 @@ def _lock_tables(connection: db.Connection) -> None:
     waits for the other. (To lock a view is to lock the catalogs that it reads, which is not allowed.)"""
     relations = connection.execute(_RELATIONS).fetchone()
     assert relations
-    connection.execute(
-        f"set local lock_timeout = 0; set local statement_timeout = {round(_LOCK_WAIT_S * 1000)}".encode()
-    )
+    wait_ms = round(_LOCK_WAIT_S * 1000)
+    connection.execute(f"set local lock_timeout = 0; set local statement_timeout = {wait_ms}".encode())
     try:
         connection.execute(sql.read("schema/drop_views.sql").encode())
         connection.execute(f"lock table {relations[0]} in access exclusive mode".encode())
@@ -208,20 +208,13 @@ def _lock_tables(connection: db.Connection) -> None:
     connection.execute("set local statement_timeout = 0")
 
 
-def _user_of_tables(connection: db.Connection) -> str:
-    """The session that has used a table for longest, as a person would look for it."""
-    user = connection.execute(_LONGEST_USER).fetchone()
-    return str(user[0]) if user else "a transaction that has ended meanwhile"
-
-
 def _refuse_while_workers_run(connection: db.Connection, before: int) -> None:
     """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written.
 
     A worker runs if its heartbeat is new. One whose heartbeat is late runs if its session holds its lock, or as long as
     it has a lease: it may be cut off from the database, and run its jobs until the lease ends.
     """
-    running = connection.execute(_RUNNING_WORKERS).fetchall()
-    if running:
+    if running := connection.execute(_RUNNING_WORKERS).fetchall():
         raise SchemaMismatch(
             f"workers run that need schema version {before}: {', '.join(name for (name,) in running)}. Stop them, "
             f"their jobs go back to the queue. Then run `{program.migrate()}` again. A worker that was killed counts "
@@ -244,16 +237,15 @@ def address(config: Config) -> str:
                 f"database_url is an address for SQLAlchemy: leave out {driver[1]}, as in postgresql://user@host/name"
             ) from None
         raise ConfigError(_MALFORMED) from None
-    if config.database_url:
-        if _has_unescaped(config.database_url, parts):
-            raise ConfigError(_MALFORMED) from None
-        if not config.database_url.startswith("postgresql:///postgres?host="):  # As the embedded server's does.
-            return config.database_url
+    if (url := config.database_url) and _has_unescaped(url, parts):
+        raise ConfigError(_MALFORMED)
+    if url and not url.startswith("postgresql:///postgres?host="):  # As the embedded server's does.
+        return url
     from outlive import embedded  # Not at the top: few commands start a server.
 
-    if config.database_url:
-        embedded.join(config.database_url, config.home)
-        return config.database_url
+    if url:
+        embedded.join(url, config.home)
+        return url
     return embedded.fall_back(config.home)
 
 
@@ -276,28 +268,22 @@ def expect_agreement(config: Config, app: Mapping[str, object]) -> None:
 
     `config` are all settings together, so its database is the app's if the others name none.
     """
-    own = app.get("database_url")
-    if own is None:
+    if (own := app.get("database_url")) is None:
         return
-    used = address(config)
-    ours, named = _place(used), _place(address(Config(database_url=str(own))))
-    if ours != named:
+    used, named = _place(address(config)), _place(address(Config(database_url=str(own))))
+    if used != named:
         raise ConfigError(
-            f"the app names the database {_shown(named)} in its code (App(database_url=…)), but the file, the "
-            f"environment or a flag names {_shown(ours)}: jobs would wait where no worker looks; remove one of the two"
+            f"the app names the database {named} in its code (App(database_url=…)), but the file, the "
+            f"environment or a flag names {used}: jobs would wait where no worker looks; remove one of the two"
         )
 
 
-def _place(url: str) -> dict[str, str]:
+def _place(url: str) -> str:
     """The database of an address, without the credentials."""
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
     parts = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(url).items()}}
-    name = parts.get("dbname") or parts.get("user", "")  # As libpq does it.
-    return {"host": parts.get("host", ""), "port": parts.get("port", ""), "dbname": name}
-
-
-def _shown(place: dict[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in place.items() if value)
+    parts["dbname"] = parts.get("dbname") or parts.get("user", "")  # As libpq does it.
+    return " ".join(f"{key}={parts[key]}" for key in ("host", "port", "dbname") if parts.get(key))
 
 
 def ready(config: Config) -> str:
@@ -317,20 +303,3 @@ def make_ready(connection: db.Connection, config: Config) -> None:
         migrate(connection)
     else:
         check(connection, config.database_url)
-
-
-def _make_roles(connection: db.Connection) -> None:
-    """Create the roles that are missing: a later version may have more than the one that made the others."""
-    try:
-        connection.execute(sql.read("schema/roles.sql").encode())
-    except psycopg.errors.InsufficientPrivilege:
-        raise SchemaMismatch(
-            "this version has roles that the server lacks, and you may not create them: run "
-            f"`{program.migrate()}` as a superuser or a role with CREATEROLE. Nothing was changed"
-        ) from None
-
-
-def _has_roles(connection: db.Connection) -> bool:
-    """Whether the roles own this database. They belong to the server: another database may have created them."""
-    query = "select from pg_namespace where nspname = 'outlive' and nspowner = to_regrole('outlive_owner')"
-    return connection.execute(query).fetchone() is not None
