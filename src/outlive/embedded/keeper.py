@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -96,19 +96,15 @@ def _take_over(orders: Orders) -> tuple[int, int]:
         raise KeeperError(f"another keeper already serves {orders.data}; try again")
     _remove(orders.status)
     server = open_lock(orders.server_lock)
-    if not _outlast_predecessor(server, orders):
+    # The server of a killed keeper stops by itself. After some time, kill it: no commit is lost by that.
+    if not lock_within(server, PREDECESSOR_S if _live_postmaster(orders.data) else ORPHANS_S):
+        _kill_leftovers(orders)
+    if not lock_within(server, PREDECESSOR_S):
         raise KeeperError(
             f"processes of an earlier server on {orders.data} are still running; "
             "end them (their titles start with 'postgres:') and try again"
         )
     return keeper, server
-
-
-def _outlast_predecessor(lock: int, orders: Orders) -> bool:
-    """Wait until the server of a killed keeper has stopped. After some time, kill it: no commit is lost by that."""
-    if not lock_within(lock, PREDECESSOR_S if _live_postmaster(orders.data) else ORPHANS_S):
-        _kill_leftovers(orders)
-    return lock_within(lock, PREDECESSOR_S)
 
 
 def _kill_leftovers(orders: Orders) -> None:
@@ -157,19 +153,8 @@ def _initialise(orders: Orders) -> None:
     fresh = tempfile.mkdtemp(prefix="data.new-", dir=parent)
     try:
         _give(fresh, orders)
-        _run_initdb(orders, fresh)
-        os.rename(fresh, orders.data)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(directory)
-    os.close(directory)
-
-
-def _run_initdb(orders: Orders, directory: str) -> None:
-    try:
         made = subprocess.run(
-            [*orders.initdb, "-D", directory],
+            [*orders.initdb, "-D", fresh],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -178,12 +163,16 @@ def _run_initdb(orders: Orders, directory: str) -> None:
             preexec_fn=_dies_with_keeper(signal.SIGKILL),
             **run_as(orders.account),
         )
+        if made.returncode != 0:
+            raise KeeperError(f"initdb could not make a cluster in {parent}: {_last_lines(made.stderr)}")
+        os.rename(fresh, orders.data)
     except subprocess.TimeoutExpired:
         raise KeeperError(f"initdb did not finish within {orders.start_s:.0f} s; check the disk") from None
-    if made.returncode != 0:
-        raise KeeperError(
-            f"initdb could not make a cluster in {os.path.dirname(directory)}: {_last_lines(made.stderr)}"
-        )
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(directory)
+    os.close(directory)
 
 
 def _clear_remains(orders: Orders) -> None:
@@ -230,30 +219,30 @@ class _Server:
             preexec_fn=_dies_with_keeper(signal.SIGINT),
             **run_as(orders.account),
         )
-        self._logger = self._in_background(self._keep_log)
+        self._logger = _in_background(self._keep_log)
 
     def await_ready(self) -> None:
-        deadline = time.monotonic() + self._orders.start_s
+        log, start_s = self._orders.log, self._orders.start_s
+        deadline = time.monotonic() + start_s
         while not self._is_ready():
-            late = time.monotonic() > deadline
-            if late:
+            if time.monotonic() > deadline:
                 self._postmaster.kill()
-            if late or self._postmaster.poll() is not None:
                 self._logger.join(1.0)
-                log = self._orders.log
-                raise KeeperError(
-                    f"postgres was not ready within {self._orders.start_s:.0f} s; see {log}"
-                    if late
-                    else f"postgres stopped while starting (see {log}): {_last_lines(_read(log, tail=True))}"
-                )
+                raise KeeperError(f"postgres was not ready within {start_s:.0f} s; see {log}")
+            if self._postmaster.poll() is not None:
+                self._logger.join(1.0)
+                raise KeeperError(f"postgres stopped while starting (see {log}): {_last_lines(_read(log, tail=True))}")
             time.sleep(POLL_S)
-        self._publish()
+        status = self._orders.status
+        with open(status + ".new", "w", encoding="ascii") as file:
+            json.dump({"keeper": os.getpid(), "postmaster": self._postmaster.pid}, file)
+        os.rename(status + ".new", status)
         _answer({"ready": True})
 
     def keep(self) -> None:
         """Wait until the postmaster has ended, and end what is left of it."""
-        self._in_background(self._await_last_lease)
-        self._in_background(self._stop_when_asked)
+        _in_background(self._await_last_lease)
+        _in_background(self._stop_when_asked)
         self._postmaster.wait()
         self._gone.set()
         _end_orphans()
@@ -274,12 +263,6 @@ class _Server:
         except OSError:
             return False
         return len(lines) > 7 and lines[0] == str(self._postmaster.pid) and lines[7].strip() == "ready"
-
-    def _publish(self) -> None:
-        status = self._orders.status
-        with open(status + ".new", "w", encoding="ascii") as file:
-            json.dump({"keeper": os.getpid(), "postmaster": self._postmaster.pid}, file)
-        os.rename(status + ".new", status)
 
     def _await_last_lease(self) -> None:
         try:
@@ -311,10 +294,11 @@ class _Server:
                 finally:
                     os.close(fd)
 
-    def _in_background(self, run: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
+
+def _in_background(run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 def _dies_with_keeper(how: signal.Signals) -> Callable[[], None]:
@@ -354,17 +338,11 @@ def _end_orphans() -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            if time.monotonic() > deadline:
-                for child in _children():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(child, signal.SIGKILL)
+            for thread in os.listdir("/proc/self/task") if time.monotonic() > deadline else ():
+                with contextlib.suppress(OSError):
+                    for child in _read(f"/proc/self/task/{thread}/children").split():
+                        os.kill(int(child), signal.SIGKILL)
             time.sleep(POLL_S)
-
-
-def _children() -> Iterator[int]:
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
-            yield from map(int, _read(f"/proc/self/task/{thread}/children").split())
 
 
 def _read(path: str, *, tail: bool = False) -> str:

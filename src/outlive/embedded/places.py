@@ -160,11 +160,8 @@ def server_account(places: Places, *, owner: int) -> Account:
 
 
 def _may_pass(found: os.stat_result, account: Account) -> bool:
-    if found.st_uid == account.uid:
-        return bool(found.st_mode & stat.S_IXUSR)
-    if found.st_gid == account.gid:
-        return bool(found.st_mode & stat.S_IXGRP)
-    return bool(found.st_mode & stat.S_IXOTH)
+    group = stat.S_IXGRP if found.st_gid == account.gid else stat.S_IXOTH
+    return bool(found.st_mode & (stat.S_IXUSR if found.st_uid == account.uid else group))
 
 
 def _unprivileged_accounts() -> list[Account]:

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,9 +54,6 @@ class _Share:
             )
         return cls(places, lease, open_lock(places.keeper_lock))
 
-    def is_ready(self) -> bool:
-        return _is_same_file(self.lease, self.places.lease) and _is_ready(self.places)
-
     def close(self) -> None:
         """Close the lease without unlocking it: a forked child may still use the open file that the lock belongs to."""
         os.close(self.lease)
@@ -92,7 +89,7 @@ def ensure(
     """
     path = _absolute(directory)
     share = _shares.get(path)
-    if share is not None and share.is_ready():
+    if share is not None and _is_same_file(share.lease, share.places.lease) and _is_ready(share.places):
         return share.places.url
     with _lock:
         try:
@@ -101,13 +98,11 @@ def ensure(
                 share.settings = dict(settings)
             share.binaries = binaries or share.binaries
             _join_or_start(share)
-        except OSError as error:
+        except BaseException as error:
             _drop(path)
-            raise EmbeddedError(
-                f"The embedded Postgres can't use {path}: {error}. Set OUTLIVE_HOME to another directory."
-            ) from error
-        except BaseException:
-            _drop(path)
+            if isinstance(error, OSError):
+                cure = "Set OUTLIVE_HOME to another directory."
+                raise EmbeddedError(f"The embedded Postgres can't use {path}: {error}. {cure}") from error
             raise
         _homes[share.places.url] = path
         return share.places.url
@@ -202,11 +197,18 @@ def _join_or_start(share: _Share) -> None:
     places = share.places
     if _is_ready(places):
         return
-    with _locked_to_start(places):
+    fd = open_lock(places.start_lock)
+    try:
+        if not lock_within(fd, WAIT_S):
+            raise EmbeddedError(
+                f"Another process has been starting the server in {places.directory} for too long; see {places.log}."
+            )
         for _ in range(TRIES):  # An old server that is stopping may remove the new one's socket.
             if _await_keeper(places):
                 return
             starting.start(places, settings=share.settings, binaries=share.binaries)
+    finally:
+        os.close(fd)
     if not _is_ready(places):
         raise EmbeddedError(
             f"The server in {places.directory} stopped {TRIES} times right after it started; see {places.log}."
@@ -217,13 +219,11 @@ def _is_ready(places: Places) -> bool:
     """Whether the server has a keeper, is ready, and accepts a connection."""
     if not _is_held(places.keeper_lock) or not places.status.exists():
         return False
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(5.0)
-            connection.connect(str(places.socket))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5.0)
+        connection.connect(str(places.socket))
+        return True
+    return False
 
 
 def _await_keeper(places: Places) -> bool:
@@ -239,30 +239,13 @@ def _await_keeper(places: Places) -> bool:
         elif broken_since is None:
             broken_since = now
         elif now - broken_since > BROKEN_S:
-            _end_keeper(places)
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(json.loads(places.status.read_text(encoding="ascii"))["keeper"], signal.SIGTERM)
             broken_since = None
         if now > deadline:
             raise EmbeddedError(f"The server in {places.directory} is neither ready nor stopped; see {places.log}.")
         time.sleep(POLL_S)
     return False
-
-
-def _end_keeper(places: Places) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        os.kill(json.loads(places.status.read_text(encoding="ascii"))["keeper"], signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _locked_to_start(places: Places) -> Iterator[None]:
-    fd = open_lock(places.start_lock)
-    try:
-        if not lock_within(fd, WAIT_S):
-            raise EmbeddedError(
-                f"Another process has been starting the server in {places.directory} for too long; see {places.log}."
-            )
-        yield
-    finally:
-        os.close(fd)
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

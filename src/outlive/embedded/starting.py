@@ -89,8 +89,7 @@ def _postgres(bin_directory: Path, places: Places, settings: Mapping[str, str]) 
 
 def _execute(orders: keeper.Orders, places: Places) -> int:
     """Run keeper.py by its path, isolated, in its own session. Returns the pipe for its answer."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open(places.keeper_log, flags, 0o600)
+    log = os.open(places.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     reader, writer = os.pipe()
     try:
         if os.fstat(log).st_size > KEEPER_LOG_LIMIT_BYTES:
