@@ -19,8 +19,8 @@ def test_a_verb_has_the_parameters_of_its_statement():
 
 
 def test_a_verb_keeps_its_name_and_its_words():
-    assert store.cancels.__name__ == "cancels"
-    assert store.cancels.__doc__ == "This worker's attempts that an operator wants stopped."
+    assert store.write_audit.__name__ == "write_audit"
+    assert store.write_audit.__doc__ == "Run it in the transaction of the action."
 
 
 def test_a_verb_that_differs_from_its_statement_says_in_what():

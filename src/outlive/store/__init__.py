@@ -3,9 +3,8 @@
 A verb runs nothing. It returns a `Statement[T]`: the text, its parameters, and how its rows become a `T`. So sync and
 async callers share it: `db.run(connection, store.cancel(ids))` and `await db.arun(…)` both return a `list[Change]`.
 
-One module for each file of sql/statements, which explains every verb: what it changes, and what zero rows mean. A verb
-without a body is its signature: the statement of the same name, with its arguments (`decoded_by`). Python never sends
-"now".
+There is one module for each file of sql/statements. What a verb changes, and what zero rows mean, is said there, above
+the statement, and not again here. Python never sends "now".
 """
 
 from outlive.store.attempts import *

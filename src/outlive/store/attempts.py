@@ -13,17 +13,7 @@ import msgspec
 from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.statements import (
-    as_they_are,
-    decoded_by,
-    first_column,
-    first_column_set,
-    nothing,
-    pairs,
-    scalar,
-    statement,
-    structs,
-)
+from outlive.store.statements import decoded_by, first_column, first_column_set, nothing, scalar, statement, structs
 
 if TYPE_CHECKING:
     from outlive.protocol import Progress
@@ -95,82 +85,38 @@ def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
 
 
 @decoded_by(first_column_set)
-def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
-    """The attempts that can't end now because another transaction holds a lock."""
-
-
+def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]: ...
 @decoded_by(lambda rows: {token: (Outcome(outcome), State(state)) for token, _, outcome, state in rows})
-def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
-    """The attempts among these that have ended."""
-
-
-@decoded_by(pairs)
-def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
-    """The renewed tokens, and whether each attempt is asked to stop. Read `ended` before judging a missing token."""
-
-
+def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]: ...
+@decoded_by(dict)
+def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]: ...
 @decoded_by(first_column_set)
-def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
-    """The code of these jobs starts now: from here on a death of the worker counts against them.
-
-    Returns the tokens that are marked. Others have ended or are locked: try again.
-    """
-
-
+def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]: ...
 @decoded_by(structs(Claimed))
-def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
-    """The attempts that the database has under this worker's id; with `tokens`, only these."""
-
-
+def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]: ...
 @decoded_by(first_column)
 def tokens_of(worker: UUID) -> Statement[list[int]]: ...
 @decoded_by(lambda rows: rows[0][0] if rows else None)
-def arguments(token: int, part: int, part_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[bytes | None]:
-    """One part of a job's arguments; None if the attempt has ended."""
-
-
-@decoded_by(as_they_are)
+def arguments(token: int, part: int, part_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[bytes | None]: ...
+@decoded_by(list)
 def inputs(token: int, first: int, skip: int) -> Statement[list[Row]]:
     """Some results of the jobs that a job has waited for, from this one on: their sizes, and as much as fits."""
 
 
 @decoded_by(first_column_set)
-def cancels(worker: UUID) -> Statement[set[int]]:
-    """This worker's attempts that an operator wants stopped."""
-
-
+def cancels(worker: UUID) -> Statement[set[int]]: ...
 @decoded_by(lambda rows: {token: (state, next_try) for token, state, next_try in rows})
-def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
-    """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
-
-
-@decoded_by(pairs)
-def kept_by_jobs(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes | None]]:
-    """The steps that these jobs have kept, as JSON; None: they are large. Jobs without steps are left out."""
-
-
+def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]: ...
+@decoded_by(dict)
+def kept_by_jobs(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes | None]]: ...
 @decoded_by(scalar)
-def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]:
-    """Take back the losses of attempts that this worker gave up while it was alive. Returns how many there were."""
-
-
+def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]: ...
 @decoded_by(structs(Lost))
 def expire(
     *, by: float | None = None, young_s: float = 0.0, after: int = 0, batch: int = 1000
-) -> Statement[list[Lost]]:
-    """End attempts whose lease has expired as lost, a batch of those with tokens after this one.
-
-    `by` is the caller's own reckoning of the database's time; without it, the database's clock is trusted. While the
-    server has run for less than `young_s`, only leases that were renewed since its start expire.
-    """
-
-
+) -> Statement[list[Lost]]: ...
 @decoded_by(structs(Lost))
-def reap(*, after: int = 0, batch: int = 1000, lately_s: float | None = None) -> Statement[list[Lost]]:
-    """End the attempts of dead workers as lost, a batch of those with tokens after this one.
-
-    `lately_s`: only of workers that ended in these last seconds.
-    """
+def reap(*, after: int = 0, batch: int = 1000, lately_s: float | None = None) -> Statement[list[Lost]]: ...
 
 
 def _lost_runs(rows: list[Row]) -> list[LostRun]:
@@ -181,8 +127,7 @@ def _lost_runs(rows: list[Row]) -> list[LostRun]:
 
 
 @decoded_by(_lost_runs)
-def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]:
-    """Those of these attempts that were lost."""
+def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]: ...
 
 
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:

@@ -27,10 +27,9 @@ def act(verb: Verb, ids: list[UUID], *, who: str, what: object = None, entry: UU
     return statement("act", structs(Change), verb=verb, ids=ids, who=who, what=msgspec.json.encode(told), entry=entry)
 
 
+@decoded_by(nothing)
 def write_audit(entry: UUID, *, who: str, action: str, what: object, jobs: int = 0) -> Statement[None]:
     """Run it in the transaction of the action."""
-    told = msgspec.json.encode(what)
-    return statement("write_audit", nothing, entry=entry, who=who, action=action, what=told, jobs=jobs)
 
 
 @decoded_by(table)

@@ -30,23 +30,14 @@ def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = 500) -> Stat
 
 
 @decoded_by(lambda rows: BatchCounts(*rows[0]) if rows else None)
-def batch_counts(id: UUID) -> Statement[BatchCounts | None]:
-    """How far a batch is; None if there is no such batch."""
-
-
+def batch_counts(id: UUID) -> Statement[BatchCounts | None]: ...
 @decoded_by(lambda rows: rows[0][0] if rows else None)
-def batch_done(id: UUID) -> Statement[bool | None]:
-    """Whether all jobs of a batch have ended; None if there is no such batch."""
-
-
+def batch_done(id: UUID) -> Statement[bool | None]: ...
 @decoded_by(table)
 def batch(id: UUID) -> Statement[Table]: ...
 @decoded_by(table)
 def list_batches(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(first_column)
-def batch_of(token: int) -> Statement[list[UUID | None]]:
-    """The batch of a running job, or None in its place; empty: the attempt has ended."""
-
-
+def batch_of(token: int) -> Statement[list[UUID | None]]: ...
 @decoded_by(nothing)
 def prune_batches(*, keep_s: float, batch: int = 5000) -> Statement[None]: ...

@@ -35,9 +35,6 @@ def _by_step(rows: list[Row]) -> dict[datetime, dict[str, float]]:
 @decoded_by(_by_step)
 def ends_by_step(
     *, steps: int, step_s: int, past: int = 0, most: int = SAMPLE
-) -> Statement[dict[datetime, dict[str, float]]]:
-    """From `steps` steps ago to `past` steps ago; 0 is the present one."""
-
-
+) -> Statement[dict[datetime, dict[str, float]]]: ...
 @decoded_by(structs(StepTimes))
 def times_by_step(*, steps: int, step_s: int, past: int = 0, most: int = TIMED) -> Statement[list[StepTimes]]: ...

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.statements import decoded_by, nothing, pairs, scalar, statement, structs
+from outlive.store.statements import decoded_by, nothing, scalar, statement, structs
 
 PLAIN_BYTES = 8192
 """How large arguments may be whose fingerprint is computed when it is needed."""
@@ -27,7 +27,7 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
     for name in ("task", "queue", "source", "links"):
         if columns[name].count(columns[name][0]) == len(jobs):
             del columns[name][1:]  # The same for all jobs.
-    return statement("enqueue", pairs, **columns, max_args_bytes=max_args_bytes, notify=notify)
+    return statement("enqueue", dict, **columns, max_args_bytes=max_args_bytes, notify=notify)
 
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
@@ -50,24 +50,17 @@ def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
 def retry(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
-def repeat(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    """Enqueue jobs that have succeeded once more, as new ones."""
-
-
+def repeat(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
 def release(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
 @decoded_by(structs(Change))
 def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]: ...
 @decoded_by(scalar)
-def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
-    """Delete finished and quarantined jobs. Returns how many."""
-
-
+def prune_jobs(ids: Iterable[UUID]) -> Statement[int]: ...
 @decoded_by(nothing)
 def pause_queue(name: str) -> Statement[None]: ...
 @decoded_by(scalar)
-def resume_queue(name: str) -> Statement[bool]:
-    """False: the queue was not paused."""
+def resume_queue(name: str) -> Statement[bool]: ...
 
 
 def prune_finished(

@@ -19,8 +19,7 @@ def _unsourced(rows: list[Row]) -> Unsourced:
 
 
 @decoded_by(_unsourced)
-def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
-    """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]: ...
 
 
 def sourced_lanes(
@@ -36,10 +35,8 @@ def sourced_lanes(
             (last[0], last[1]) if last is not None and last[8] == batch else None,
         )
 
-    queue, source = after
-    return statement(
-        "sourced_lanes", decode, tasks=tasks, queues=queues, after_queue=queue, after_source=source, batch=batch
-    )
+    place = {"after_queue": after[0], "after_source": after[1]}
+    return statement("sourced_lanes", decode, tasks=tasks, queues=queues, **place, batch=batch)
 
 
 @decoded_by(nothing)

@@ -30,5 +30,4 @@ def cancel_expired(batch: int = 500) -> Statement[int]:
 
 
 @decoded_by(nothing)
-def requeue_missed() -> Statement[None]:
-    """Jobs that another transaction moved as their queue was paused give back their slots; as it was resumed: queue."""
+def requeue_missed() -> Statement[None]: ...

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-import msgspec
-
 from outlive.output import LiveOutput, OutputPart, split
 from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.reads import course
-from outlive.store.statements import decoded_by, nothing, pairs, statement
+from outlive.store.statements import decoded_by, nothing, statement
 
 
 def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[OutputPart | None]:
@@ -26,24 +24,15 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
             return None
         state, number, live, text, memory, asked, steps = rows[0]
         missing, lines = split(text or "")
-        new, used = lines[max(0, after - missing) :], memory and course(memory)
-        return OutputPart(
-            State(state), number, live, max(missing, after), new, memory=used, asked=asked, steps=steps or ""
-        )
+        before, used = max(missing, after), memory and course(memory)
+        return OutputPart(State(state), number, live, before, lines[before - missing :], used, asked, steps or "")
 
     return statement("watch", decode, id=job, attempt=attempt, after=after)
 
 
-@decoded_by(pairs)
-def watched(worker: UUID) -> Statement[dict[int, bool]]:
-    """The tokens of this worker's attempts that are followed, and whether any of their output is written."""
-
-
+@decoded_by(dict)
+def watched(worker: UUID) -> Statement[dict[int, bool]]: ...
 @decoded_by(nothing)
 def prune_watched() -> Statement[None]: ...
-
-
-def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]:
-    """Write what followed attempts have printed and used."""
-    rows = [msgspec.structs.asdict(one) for one in outputs]
-    return statement("write_output", nothing, worker=worker, outputs=msgspec.json.encode(rows))
+@decoded_by(nothing)
+def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]: ...

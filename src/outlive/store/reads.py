@@ -12,7 +12,7 @@ from outlive import wire
 from outlive.model import Attempt, JobOutcome, JobProgress, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.statements import Table, as_they_are, decoded_by, nothing, pairs, scalar, table
+from outlive.store.statements import Table, decoded_by, nothing, scalar, table
 
 MANY_UNMET = 1000
 
@@ -45,43 +45,25 @@ def _records(rows: list[Row]) -> list[Record]:
 
 
 @decoded_by(lambda rows: {id: State(state) for id, state in rows})
-def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
-    """The state of each job that exists."""
-
-
+def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]: ...
 @decoded_by(lambda rows: JobProgress(State(rows[0][0]), *rows[0][1:]) if rows else None)
-def job_progress(id: UUID) -> Statement[JobProgress | None]:
-    """How far a job is; None if there is no such job."""
-
-
+def job_progress(id: UUID) -> Statement[JobProgress | None]: ...
 @decoded_by(_outcomes)
-def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
-    """The state of each job that exists, and its last attempt."""
-
-
+def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]: ...
 @decoded_by(table)
 def job(id: UUID) -> Statement[Table]: ...
 @decoded_by(table)
-def linked_jobs(id: UUID, *, limit: int) -> Statement[Table]:
-    """A job and those that it waits for, or that wait for it, directly or through others."""
-
-
+def linked_jobs(id: UUID, *, limit: int) -> Statement[Table]: ...
 @decoded_by(lambda rows: list(map(_attempt, rows)))
 def list_attempts(id: UUID, most: int | None = None) -> Statement[list[Attempt]]: ...
 @decoded_by(table)
-def list_jobs(ids: Sequence[UUID], states: Sequence[State] = ()) -> Statement[Table]:
-    """What people want to know of these jobs, in this order, without those that have left these states since."""
-
-
+def list_jobs(ids: Sequence[UUID], states: Sequence[State] = ()) -> Statement[Table]: ...
 @decoded_by(table)
 def list_stuck(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(scalar)
 def count_stuck() -> Statement[int]: ...
 @decoded_by(scalar)
-def count_unmet() -> Statement[int]:
-    """How many jobs wait for jobs that have ended without success, up to MANY_UNMET."""
-
-
+def count_unmet() -> Statement[int]: ...
 @decoded_by(table)
 def list_killers(*, limit: int = 100) -> Statement[Table]: ...
 @decoded_by(table)
@@ -107,12 +89,9 @@ def list_records(
 ) -> Statement[list[Record]]: ...
 @decoded_by(table)
 def count_jobs() -> Statement[Table]: ...
-@decoded_by(as_they_are)
-def unfinished(ids: Sequence[UUID]) -> Statement[list[Row]]:
-    """The unfinished ones among these jobs: task, state, why it is held, seconds until it is due, and `served`."""
-
-
-@decoded_by(as_they_are)
+@decoded_by(list)
+def unfinished(ids: Sequence[UUID]) -> Statement[list[Row]]: ...
+@decoded_by(list)
 def unserved_lanes() -> Statement[list[Row]]: ...
 @decoded_by(table)
 def list_tasks(*, limit: int = 1000) -> Statement[Table]: ...
@@ -120,21 +99,15 @@ def list_tasks(*, limit: int = 1000) -> Statement[Table]: ...
 def task(name: str) -> Statement[Table]: ...
 @decoded_by(table)
 def list_lanes(*, limit: int) -> Statement[Table]: ...
-@decoded_by(pairs)
-def rates() -> Statement[dict[str, float]]:
-    """How many attempts ended per second lately, by the state that they gave their job."""
-
-
-@decoded_by(as_they_are)
+@decoded_by(dict)
+def rates() -> Statement[dict[str, float]]: ...
+@decoded_by(list)
 def metrics() -> Statement[list[Row]]:
     """The figures of the whole database, each as the name of its metric, the value of its label, and the figure."""
 
 
 @decoded_by(table)
-def latencies() -> Statement[Table]:
-    """How long attempts took lately, and how long jobs waited for the first one; null: none ended."""
-
-
+def latencies() -> Statement[Table]: ...
 @decoded_by(table)
 def job_health() -> Statement[Table]: ...
 @decoded_by(nothing)

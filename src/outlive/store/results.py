@@ -13,15 +13,9 @@ KEEP_AWAITED_S = 3600.0
 
 
 @decoded_by(nothing)
-def await_jobs(ids: Iterable[UUID], renew_s: float = KEEP_AWAITED_S / 2) -> Statement[None]:
-    """Ask to be notified when these jobs end."""
-
-
+def await_jobs(ids: Iterable[UUID], renew_s: float = KEEP_AWAITED_S / 2) -> Statement[None]: ...
 @decoded_by(first_column)
-def awaited_ends(ids: Iterable[UUID]) -> Statement[list[UUID]]:
-    """Those of these jobs that have ended or don't exist."""
-
-
+def awaited_ends(ids: Iterable[UUID]) -> Statement[list[UUID]]: ...
 @decoded_by(nothing)
 def prune_awaited(keep_s: float = KEEP_AWAITED_S) -> Statement[None]: ...
 

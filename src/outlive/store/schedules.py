@@ -11,24 +11,13 @@ import msgspec
 
 from outlive.model import Declared, DueSchedule, DueSchedules, Fired, Schedule
 from outlive.statement import Row, Statement
-from outlive.store.statements import (
-    Table,
-    any_row,
-    as_they_are,
-    decoded_by,
-    first_column,
-    nothing,
-    scalar,
-    statement,
-    table,
-)
+from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
 
 
 def declare_schedules(schedules: Iterable[Schedule], app: str) -> Statement[Declared]:
     def decode(rows: list[Row]) -> Declared:
-        return Declared(
-            **{which: [name for name, outcome in rows if outcome == which] for which in Declared.__struct_fields__}
-        )
+        kinds = Declared.__struct_fields__
+        return Declared(**{kind: [name for name, outcome in rows if outcome == kind] for kind in kinds})
 
     declared = [{**msgspec.structs.asdict(one), "args": msgspec.Raw(one.args)} for one in schedules]
     return statement("declare_schedules", decode, schedules=msgspec.json.encode(declared), app=app)
@@ -43,28 +32,23 @@ def _due(found: list[Row]) -> DueSchedules:
     return DueSchedules(now, upcoming, [DueSchedule(*row[2:]) for row in rows if row[2] is not None])
 
 
-@decoded_by(as_they_are)
+@decoded_by(list)
 def check_schedules() -> Statement[list[tuple[str, str, bool]]]:
     """Withdraw what no living worker declares any more, and put back what one does: name, app, whether withdrawn."""
 
 
 @decoded_by(first_column)
-def orphaned_schedules(worker: UUID) -> Statement[list[str]]:
-    """Those that this worker should declare again: no living worker of the app that took them over declares them."""
-
-
+def orphaned_schedules(worker: UUID) -> Statement[list[str]]: ...
 @decoded_by(nothing)
-def prune_schedules(*, keep_s: float) -> Statement[None]:
-    """Delete schedules that were withdrawn so long ago."""
-
-
+def prune_schedules(*, keep_s: float) -> Statement[None]: ...
 @decoded_by(_due)
-def due_schedules(*, limit: int = 1000) -> Statement[DueSchedules]:
-    """The times are in UTC: in the session's own zone, Python would compare them by their local time."""
-
-
+def due_schedules(*, limit: int = 1000) -> Statement[DueSchedules]: ...
 @decoded_by(table)
 def list_schedules(*, limit: int = 1000) -> Statement[Table]: ...
+@decoded_by(bool)
+def add_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]: ...
+@decoded_by(bool)
+def set_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]: ...
 @decoded_by(nothing)
 def pause_schedule(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
@@ -77,23 +61,18 @@ def reset_schedule(name: str) -> Statement[None]: ...
 def remove_schedule(name: str) -> Statement[None]: ...
 
 
+def _of(seen: DueSchedule) -> dict[str, object]:
+    return {"schedule": seen.name, "seen_next": seen.next_at, "seen_changed": seen.changed_at}
+
+
 def fire(seen: DueSchedule, ticks: Sequence[datetime], following: datetime | None) -> Statement[Fired | None]:
     """Make the jobs of ticks. None: another worker fires this schedule, or an operator has changed it."""
-    what = {"schedule": seen.name, "seen_next": seen.next_at, "seen_changed": seen.changed_at}
-    return statement("fire", lambda rows: Fired(*rows[0]) if rows else None, **what, ticks=ticks, following=following)
+
+    def decode(rows: list[Row]) -> Fired | None:
+        return Fired(*rows[0]) if rows else None
+
+    return statement("fire", decode, **_of(seen), ticks=ticks, following=following)
 
 
 def note_trouble(seen: DueSchedule, trouble: str) -> Statement[bool]:
-    """False: another transaction has locked this schedule, fired it, changed it, or noted the same."""
-    what = {"schedule": seen.name, "seen_next": seen.next_at, "seen_changed": seen.changed_at}
-    return statement("note_trouble", any_row, **what, trouble=trouble)
-
-
-def add_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]:
-    """False: there is a schedule of this name."""
-    return statement("add_schedule", any_row, name=name, values=msgspec.json.encode(values))
-
-
-def set_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]:
-    """False: there is no such schedule."""
-    return statement("set_schedule", any_row, name=name, values=msgspec.json.encode(values))
+    return statement("note_trouble", bool, **_of(seen), trouble=trouble)

@@ -8,44 +8,26 @@ import msgspec
 
 from outlive.model import Grant, SourceLimits
 from outlive.statement import Statement
-from outlive.store.statements import Table, any_row, decoded_by, first_column, nothing, scalar, statement, table
-
-
-def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
-    """Write what the app declares. Returns the sources that another transaction has locked."""
-    return statement("register_sources", first_column, sources=msgspec.json.encode(list(sources)))
+from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
 
 
 @decoded_by(first_column)
-def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
-    """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
-
-
+def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]: ...
+@decoded_by(first_column)
+def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]: ...
 @decoded_by(lambda rows: Grant(*rows[0]))
 def ask_source(source: str, token: int | None) -> Statement[Grant]:
     """Ask for one request, in the name of the attempt with this token."""
 
 
 @decoded_by(table)
-def breakers(*, command: bool = True) -> Statement[Table]:
-    """Breakers that opened or closed since the last alert. Each change is returned once. Without a command of its own,
-    the caller leaves them to a living worker that has one.
-    """
-
-
+def breakers(*, command: bool = True) -> Statement[Table]: ...
 @decoded_by(table)
-def source_limits(name: str) -> Statement[Table]:
-    """What the app declares, and as `set_…` what operators have set."""
-
-
-@decoded_by(any_row)
-def pause_source(name: str) -> Statement[bool]:
-    """False: there is no such source."""
-
-
-@decoded_by(any_row)
-def resume_source(name: str) -> Statement[bool]:
-    """False: there is no such source."""
+def source_limits(name: str) -> Statement[Table]: ...
+@decoded_by(bool)
+def pause_source(name: str) -> Statement[bool]: ...
+@decoded_by(bool)
+def resume_source(name: str) -> Statement[bool]: ...
 
 
 def count_outcomes(
@@ -69,10 +51,10 @@ def count_outcomes(
 def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:
     """Override what the app declares. False: there is no such source."""
     changes = {f"set_{key}": value for key, value in values.items()}
-    return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes))
+    return statement("set_source", bool, name=name, values=msgspec.json.encode(changes))
 
 
-@decoded_by(any_row)
+@decoded_by(bool)
 def remove_source(name: str) -> Statement[bool]: ...
 @decoded_by(nothing)
 def prune_unused(*, keep_s: float, batch: int = 1000) -> Statement[None]: ...

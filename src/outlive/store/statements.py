@@ -1,20 +1,11 @@
 """How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows.
 
-One verb, from its SQL to its value. sql/statements has a text, with a name and with parameters by name:
-
-    -- name: tokens_of
-    select r.token from outlive.running r where r.worker = :worker::uuid order by r.token;
-
-The verb of that name has those parameters and no body. Its decoder makes a list of tokens from the rows:
+A verb without a body has the parameters of the statement of its name in sql/statements. A call runs nothing:
 
     @decoded_by(first_column)
     def tokens_of(worker: UUID) -> Statement[list[int]]: ...
 
-A call runs nothing. It returns the statement, with `$1` in place of `:worker`, for a caller with a connection:
-
     store.tokens_of(me) == Statement("tokens_of", b"select … $1::uuid …", (me,), first_column, ("uuid",))
-
-A job has no connection to the queue. It asks its worker to run a statement, and may ask only for some (`asked_by_job`).
 """
 
 from __future__ import annotations
@@ -60,7 +51,10 @@ def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -
 
 
 def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Verb[P, T]]:
-    """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so."""
+    """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so.
+
+    What is given for a parameter of type json is encoded, unless it is already.
+    """
 
     def declare(verb: Verb[P, T]) -> Verb[P, T]:
         @functools.cache
@@ -75,40 +69,36 @@ def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Ver
         def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
             bound = signature().bind(*args, **kwargs)
             bound.apply_defaults()
-            return statement(verb.__name__, decode, **bound.arguments)
+            values = bound.arguments
+            for key, kind in _text(verb.__name__)[1].items():
+                if kind in ("json", "jsonb") and not isinstance(values[key], bytes | None):
+                    values[key] = msgspec.json.encode(values[key], enc_hook=list)  # An iterator is written as a list.
+            return statement(verb.__name__, decode, **values)
 
         return made
 
     return declare
 
 
-_FOR_JOBS = frozenset(
-    {
-        *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "job_progress", "outcomes"),
-        *("unfinished", "cancel", "send"),
-        *("ask_source", "count_outcomes", "list_records"),
-        *("open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done"),
-    }
-)
 _WITH_TOKEN = ("ask_source", "count_outcomes")
 """The second parameter of these is the token of the attempt that calls a source."""
+_FOR_JOBS = {
+    *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "job_progress", "outcomes", "unfinished", "cancel"),
+    *("send", "list_records", "open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done", *_WITH_TOKEN),
+}
 
 
 def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[list[Row]]:
-    """The statement that the job of this attempt names. Its rows go back undecoded."""
+    """What the job of this attempt asks its worker to run: it has no connection. The rows go back undecoded."""
     if name not in _FOR_JOBS:
         raise BadArguments(f"a job can't ask for the statement {name}")
     if name in _WITH_TOKEN and parameters[1] not in (None, token, [token]):
         raise StaleAttempt(f"a job asked for {name} with the token of an attempt that its process does not run")
     text, _, types = _text(name)
-    return Statement(name, text, tuple(parameters), as_they_are, types)
+    return Statement(name, text, tuple(parameters), list, types)
 
 
 # Decoders
-
-
-def as_they_are(rows: list[Row]) -> list[Row]:
-    return rows
 
 
 def nothing(rows: list[Row]) -> None:
@@ -133,11 +123,3 @@ def first_column_set(rows: list[Row]) -> set[Any]:
 
 def scalar(rows: list[Row]) -> Any:
     return rows[0][0]
-
-
-def pairs(rows: list[Row]) -> dict[Any, Any]:
-    return dict(rows)
-
-
-def any_row(rows: list[Row]) -> bool:
-    return bool(rows)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive.model import ARGUMENTS_PART_BYTES
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, as_they_are, decoded_by, first_column, scalar, statement, table
+from outlive.store.statements import Table, decoded_by, first_column, scalar, statement, table
 
 if TYPE_CHECKING:
     from outlive.protocol import KeptStep
@@ -33,26 +33,14 @@ def keep_steps(
     )
 
 
-@decoded_by(as_they_are)
-def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[list[Row]]:
-    """The next steps of the job of this attempt: name, value and a hash of the arguments."""
-
-
+@decoded_by(list)
+def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[list[Row]]: ...
 @decoded_by(table)
-def steps_of(id: UUID) -> Statement[Table]:
-    """The steps of a job, in the order in which they were kept."""
-
-
+def steps_of(id: UUID) -> Statement[Table]: ...
 @decoded_by(table)
-def list_steps(id: UUID, *, limit: int) -> Statement[Table]:
-    """The last steps of a job, without their values."""
-
-
+def list_steps(id: UUID, *, limit: int) -> Statement[Table]: ...
 @decoded_by(first_column)
-def step(id: UUID, name: str) -> Statement[list[bytes | None]]:
-    """The value of a step; empty if the job has kept no such step."""
-
-
+def step(id: UUID, name: str) -> Statement[list[bytes | None]]: ...
 @decoded_by(scalar)
 def rerun(job: UUID, step: str) -> Statement[int]:
     """Let a job begin again at a step. Returns how many steps were dropped."""

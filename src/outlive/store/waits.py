@@ -34,38 +34,16 @@ def suspend(worker: UUID, wait: Wait, *, may_park: bool = True) -> Statement[Sus
     """Let the job of an attempt wait. StaleAttempt: the attempt is no longer this worker's."""
     needs = None if wait.needs is None else [UUID(bytes=one) for one in wait.needs]
     values = {"token": wait.token, "step": wait.step, "after_s": wait.after_s, "signal": wait.signal}
-    return statement(
-        "suspend",
-        lambda rows: Suspended(*rows[0]),
-        worker=worker,
-        **values,
-        spawns=wait.spawns,
-        needs=needs,
-        may_park=may_park,
-    )
+    more = {"spawns": wait.spawns, "needs": needs, "may_park": may_park}
+    return statement("suspend", lambda rows: Suspended(*rows[0]), worker=worker, **values, **more)
 
 
-def resume(worker: UUID, *, limit: int, lease_s: float) -> Statement[list[Resumed]]:
-    """Claim jobs whose processes this worker has parked, and whose waits are over."""
-    return statement(
-        "resume",
-        lambda rows: [Resumed(Claimed(*row[:-2]), *row[-2:]) for row in rows],
-        worker=worker,
-        limit=limit,
-        lease_s=lease_s,
-    )
-
-
+@decoded_by(lambda rows: [Resumed(Claimed(*row[:-2]), *row[-2:]) for row in rows])
+def resume(worker: UUID, *, limit: int, lease_s: float) -> Statement[list[Resumed]]: ...
 @decoded_by(nothing)
-def unpark(worker: UUID, ids: Sequence[UUID]) -> Statement[None]:
-    """This worker has given up the parked processes of these jobs."""
-
-
+def unpark(worker: UUID, ids: Sequence[UUID]) -> Statement[None]: ...
 @decoded_by(scalar)
-def blocks_itself(token: int) -> Statement[bool]:
-    """Whether this attempt can't be suspended because of its own open transaction."""
-
-
+def blocks_itself(token: int) -> Statement[bool]: ...
 @decoded_by(scalar)
 def send(job: UUID, signal: str, value: bytes) -> Statement[str]:
     """Leave a signal for a job. Returns the state of the job."""

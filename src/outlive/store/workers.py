@@ -13,16 +13,7 @@ from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Row, Statement
-from outlive.store.statements import (
-    any_row,
-    decoded_by,
-    first_column,
-    first_column_set,
-    nothing,
-    scalar,
-    statement,
-    structs,
-)
+from outlive.store.statements import decoded_by, first_column, first_column_set, nothing, scalar, statement, structs
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -52,9 +43,8 @@ class Wanted(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | None
 
 
-def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
-    """Write the limits of this worker's tasks, so that any reaper can apply them."""
-    return statement("register_tasks", nothing, policies=msgspec.json.encode(list(limits)))
+@decoded_by(nothing)
+def register_tasks(policies: Iterable[TaskRow]) -> Statement[None]: ...
 
 
 def register_worker(
@@ -76,11 +66,11 @@ def register_worker(
     `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
     """
     columns = {"id": id, "name": name, "hostname": hostname, "pid": pid, "version": version, "slots": slots}
-    settings = {key: config and getattr(config, key) for key in ("heartbeat_s", "renew_s", "stale_s", "dead_s")}
+    columns |= {"queues": queues, "secret": secret, "formerly": formerly}
+    keys = ("heartbeat_s", "renew_s", "stale_s", "dead_s", "labels", "connections")
+    columns |= {key: config and getattr(config, key) for key in keys}
     alerts = [key for key in ALERTS if getattr(config, key, None)]
-    given = {**columns, **settings, "queues": queues, "secret": secret, "formerly": formerly, "alerts": alerts}
-    more = {key: config and getattr(config, key) for key in ("labels", "connections")}
-    return statement("register_worker", nothing, **given, **more)
+    return statement("register_worker", nothing, **columns, alerts=alerts)
 
 
 @decoded_by(nothing)
@@ -93,13 +83,9 @@ def tell_tasks(
 
 
 @decoded_by(structs(Rival))
-def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]:
-    """Those of these tasks of an app that active workers of other apps have too."""
-
-
+def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]: ...
 @decoded_by(structs(Rival))
-def taken_over_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]:
-    """Those of these tasks whose unfinished jobs other apps were the last to run, with other functions."""
+def taken_over_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]: ...
 
 
 def _wanted(rows: list[Row]) -> list[Wanted]:
@@ -124,8 +110,7 @@ def heartbeat(
 
 
 @decoded_by(first_column)
-def drain_workers(name: str) -> Statement[list[UUID]]:
-    """Tell the workers of this name to finish their jobs and stop. Returns them."""
+def drain_workers(name: str) -> Statement[list[UUID]]: ...
 
 
 def set_worker(name: str, values: Mapping[str, Any]) -> Statement[list[UUID]]:
@@ -134,37 +119,19 @@ def set_worker(name: str, values: Mapping[str, Any]) -> Statement[list[UUID]]:
 
 
 @decoded_by(first_column)
-def reload_workers(name: str) -> Statement[list[UUID]]:
-    """Tell the workers of this name to import their apps again. Returns them."""
-
-
+def reload_workers(name: str) -> Statement[list[UUID]]: ...
 @decoded_by(nothing)
 def stop_worker(worker: UUID) -> Statement[None]: ...
-@decoded_by(any_row)
-def hold_liveness_lock(worker: UUID, key: int) -> Statement[bool]:
-    """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
-
-
+@decoded_by(bool)
+def hold_liveness_lock(worker: UUID, key: int) -> Statement[bool]: ...
 @decoded_by(structs(Absent))
-def absent() -> Statement[list[Absent]]:
-    """Workers that don't hold their lock."""
-
-
+def absent() -> Statement[list[Absent]]: ...
 @decoded_by(first_column_set)
-def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
-    """Note that these workers show no life. Those of them that have shown none for so long since the server started."""
-
-
+def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]: ...
 @decoded_by(structs(Dead))
-def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]:
-    """Workers that were declared dead within this time, by whichever reaper, and for which no command was run."""
-
-
+def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]: ...
 @decoded_by(scalar)
-def slowest(own_s: float) -> Statement[float]:
-    """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
-
-
+def slowest(own_s: float) -> Statement[float]: ...
 @decoded_by(list)
 def place() -> Statement[list[Any]]: ...
 @decoded_by(scalar)
@@ -173,11 +140,10 @@ def try_lock(name: str) -> Statement[bool]: ...
 def unlock(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
 def prune_workers(*, keep_s: float) -> Statement[None]: ...
-
-
-def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> Statement[list[Dead]]:
-    why = "no heartbeat for %s s"
-    return statement("give_up_silent", structs(Dead), by=by, reconnected_s=reconnected_s, why=why)
+@decoded_by(structs(Dead))
+def give_up_silent(
+    *, by: float | None = None, reconnected_s: float | None = None, why: str = "no heartbeat for %s s"
+) -> Statement[list[Dead]]: ...
 
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
