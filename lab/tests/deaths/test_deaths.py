@@ -59,7 +59,7 @@ def test_an_end_without_the_token_is_found(database_url, monkeypatch):
         "select a.job_id from outlive.attempts a where a.token = any(tokens))"
     )
     replaced(database_url, "outlive.end_attempts", fence, by_job)
-    assert "ended by another" in rules_broken(database_url, 60)
+    assert "ended by another" in rules_broken(database_url, 20)
 
 
 @pytest.mark.timeout(240)
@@ -69,7 +69,7 @@ def test_a_sweep_that_frees_too_early_is_found(database_url):
             "create or replace view outlive.missing_locks as "
             "select l.worker, l.key from outlive.liveness l where hashtext(l.worker::text) % 8 = 0"
         )
-    assert "declared dead while it lived" in rules_broken(database_url, 60)
+    assert "declared dead while it lived" in rules_broken(database_url, 20)
 
 
 @pytest.mark.timeout(240)
@@ -79,7 +79,7 @@ def test_a_charge_for_a_job_that_was_not_begun_is_found(database_url):
             "create or replace function outlive.charged(had outlive.running) returns boolean language sql stable "
             "return true"
         )
-    assert "wrong blame" in rules_broken(database_url, 60)
+    assert "wrong blame" in rules_broken(database_url, 30)
 
 
 @pytest.mark.timeout(240)

@@ -61,11 +61,12 @@ def test_a_cut_stands_before_each_statement_that_names_a_table():
     )
 
 
-def findings(url: str, pair: str) -> list[str]:
+def findings(url: str, pair: str) -> Iterator[str]:
     options = Options(only=pair)
     company = Company(url, options)
     with closing(company.ring):
-        return [finding for share in shares(options) for finding in company.play(share).findings]
+        for share in shares(options):
+            yield from company.play(share).findings
 
 
 @pytest.mark.timeout(300)
@@ -76,10 +77,10 @@ def test_what_is_broken_on_purpose_is_found(url, what):
     with db.connect(url) as connection:
         [[right]] = connection.execute(query, [function]).fetchall()
         assert old in right
-        assert findings(url, pair) == []
+        assert list(findings(url, pair)) == []
         connection.execute(right.replace(old, new, 1).encode())
         try:
-            assert findings(url, pair) != []
+            assert next(findings(url, pair), None), "the first one is enough"
         finally:
             connection.execute(right.encode())
 
