@@ -34,7 +34,7 @@ class Unwritten:
         self.outbox = Outbox(WORKER, slow, leases, Wakeup())
         steps = StepWriter(WORKER, self.session, leases)
         self.progress = ProgressWriter(WORKER, self.session, self.outbox, steps)
-        self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
+        self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox)
         self.sources = SourceOutcomes(self.session)
 
 

@@ -1,6 +1,6 @@
 """What slots report about attempts, passed on to the service that deals with it.
 
-Slots and all below them know these methods and no service: a test may give them an object that only keeps the events.
+Slots know these methods and no service: a test may give them an object that only keeps the events.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Services:
         self.steps = StepWriter(me.id, steps, leases)
         self.progress = ProgressWriter(me.id, steps, outbox, self.steps)
         self.end_lines = EndLines(me.id, live)
-        self.completions = Completions(me.id, live, leases=leases, outbox=outbox, lease_s=config.lease_s)
+        self.completions = Completions(me.id, live, leases=leases, outbox=outbox)
         self.reaper = Reaper(session, config, alerts, me.id)
         self.leftovers = Leftovers(session, wake, TICKING_LOOK_S)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
@@ -107,17 +107,17 @@ class Services:
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         finder, bounds = LaneFinder(hot, wake, slots), bounds or Bounds()
         self.lanes = finder.lanes
-        self.suspects = Suspects(me.id, config, hot, live, slots=slots, finder=finder, wake=wake, bounds=bounds)
+        self.suspects = Suspects(me.id, hot, live, slots, finder, wake, bounds)
         self.claims = ClaimLoop(
             me.id, hot, slots=slots, outbox=outbox, sources=self.sources, finder=finder, suspects=self.suspects,
-            reconciliation=Reconciliation(me.id, config, hot, slots=slots, outbox=outbox), wake=wake,
+            reconciliation=Reconciliation(me.id, hot, slots=slots, outbox=outbox), wake=wake,
             tallies=self.tallies, bounds=bounds,
         )  # fmt: skip
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.calls = JobCalls(asked, self.waits, self.steps, leases)
         self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
-        self.renewal = Renewal(me.id, config, live, slots=slots, outbox=outbox, progress=self.progress)
+        self.renewal = Renewal(me.id, live, slots=slots, outbox=outbox, progress=self.progress)
         self.requests = Requests(me.id, live, slots=slots, watch=self.watch, wake=wake)
         self.metrics = DatabaseMetrics(scraped.run, lambda: db.named(url))
         self.sessions = (hot, live, session, *pool.sessions)
@@ -201,7 +201,7 @@ class Services:
     @property
     def running(self) -> str:
         """How many jobs run, in words, and in how many slots if these are fewer."""
-        jobs, busy = self.slots.jobs, len(self.slots.busy)
+        jobs, busy = len(self.slots.running), len(self.slots.busy)
         slots = f" in {counted(busy, 'slot')}" if busy < jobs else ""
         return counted(jobs, "job is running", "jobs are running") + slots
 
@@ -222,14 +222,10 @@ class Services:
         has_more = self.telemetry is not None or any(child.shared for child in self.slots.children)
         return at_work or (has_more and self.slots.leaving())
 
-    def blame_a_job_for_stalling(self) -> None:
-        """A job has stopped this process, and continued it: losses that follow from that are not taken back."""
-        self.taking_back.stalled_by_a_job = True
-
     @property
     def answers(self) -> int:
         """Grows while the database answers."""
-        return sum(session.answers for session in self.sessions)
+        return sum(session.round_trips.total() for session in self.sessions)
 
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(

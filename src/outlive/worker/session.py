@@ -53,15 +53,13 @@ class Session:
         self._in_force = purpose
         self.generation = 0
         """Counts the connections made in place of one that was lost: what was seen on that proves nothing any more."""
-        self.answers = 0
-        """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
         self.answered_at = -math.inf
         self.lacks: str | None = None
         """The right that the role lacked at the last statement."""
         self.asked_at: float | None = None
         """Since when a statement is under way."""
         self.round_trips: Counter[str] = Counter()
-        """The same by statement; several that run together count as one, under the first name."""
+        """How many statements have succeeded, by name; several that run together count as one, under the first name."""
         self._connection: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._failures: dict[str, tuple[str | None, int]] = {}
@@ -145,7 +143,6 @@ class Session:
             finally:
                 self._on_idle(connection)
             self._failures.pop(statement, None)
-            self.answers += 1
             self.answered_at = time.monotonic()
             self.round_trips[statement.partition("+")[0]] += 1
 

@@ -128,10 +128,15 @@ class Supervisor:
                 if services := await self._start_unless_stopped():
                     self._run_services(services)
                     await self._stopping.wait()
-                    await self._let_jobs_end(services)
+                    if self._declared_dead:  # Its jobs get no time: others have them.
+                        _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.id)
+                    else:
+                        await self._stop.let_jobs_end(services)
             finally:
                 await self._stop.finish(self._zygotes, self._services, self._tasks)
-        return self._ending()
+        if self._stop.requests or not self._declared_dead:
+            return Ending.STOPPED
+        return Ending.STALLED if self._stalled_by_a_job else Ending.DECLARED_DEAD
 
     # Start
 
@@ -206,7 +211,7 @@ class Supervisor:
         if self._zygotes.sent_by_a_job(number.name, sender):
             if self._services is not None and number is signal.SIGCONT:
                 self._stalled_by_a_job = True
-                self._services.blame_a_job_for_stalling()
+                self._services.taking_back.stalled_by_a_job = True  # Losses that follow from that stand.
         elif number is signal.SIGHUP:
             self._reload.set()
         elif number is not signal.SIGCONT:
@@ -259,15 +264,3 @@ class Supervisor:
     def _was_declared_dead(self) -> None:
         self._declared_dead = True
         self._stopping.set()
-
-    async def _let_jobs_end(self, services: Services) -> None:
-        """Jobs of a worker that was declared dead get no time: others have them."""
-        if self._declared_dead:
-            _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.id)
-        else:
-            await self._stop.let_jobs_end(services)
-
-    def _ending(self) -> Ending:
-        if self._stop.requests or not self._declared_dead:
-            return Ending.STOPPED
-        return Ending.STALLED if self._stalled_by_a_job else Ending.DECLARED_DEAD

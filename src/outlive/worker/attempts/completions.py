@@ -1,8 +1,7 @@
 """Completions: attempts that end in the job's own transaction, by `ctx.complete`.
 
-The child has ended or says that its job has; the database knows whether the job's transaction was committed. The
-worker reads that back. It never ends such an attempt by the hot statement while that transaction may be open: the
-statement would wait for its lock.
+The worker reads back whether that transaction was committed. It never ends such an attempt by the hot statement while
+the transaction may be open: the statement would wait for its lock.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ EVERY_S = 0.02
 
 
 class Completions:
-    def __init__(self, worker: UUID, session: Session, *, leases: Leases, outbox: Outbox, lease_s: float) -> None:
+    def __init__(self, worker: UUID, session: Session, *, leases: Leases, outbox: Outbox) -> None:
         self._worker, self._session, self._leases, self._outbox = worker, session, leases, outbox
-        self._lease_s = lease_s
         self.pending: list[Ended] = []
         self._some = asyncio.Event()
 
@@ -40,12 +38,11 @@ class Completions:
         ends = list(self.pending)
         tokens = [end.token for end in ends]
         committed = await self._session.run(store.ended(tokens))
-        unlocked = await self._session.run(store.renew(self._worker, tokens, lease_s=self._lease_s))
+        unlocked = await self._session.run(store.renew(self._worker, tokens, lease_s=self._leases.lease_s))
         held = await self._session.run(store.tokens_of(self._worker))
         for end in ends:
-            if (
-                end.token in committed or end.token not in held
-            ):  # Not held: a standby that never received it has taken over.
+            # One that is not held: a standby that never received it has taken over.
+            if end.token in committed or end.token not in held:
                 self._leases.drop(end.token)
                 with contextlib.suppress(psycopg.DataError):  # The end is written; its output matters less.
                     await self._session.run(store.add_evidence(self._worker, end))

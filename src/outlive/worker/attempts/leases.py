@@ -19,7 +19,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Leases:
     def __init__(self, *, lease_s: float, renew_s: float) -> None:
-        self.lease_s, self._trusted_s = lease_s, lease_s - renew_s
+        self.lease_s, self.renew_s, self._trusted_s = lease_s, renew_s, lease_s - renew_s
         self._trusted_until: dict[int, float] = {}
         """Monotonic times, by token."""
         self._disowned: set[int] = set()

@@ -101,14 +101,9 @@ class ProgressWriter:
         except psycopg.Error as error:
             if (error.sqlstate or "")[:2] not in _UNWRITABLE:
                 raise
-            if len(reports) == 1:
-                self._warn(reports[0], error)
-                return
-            for one in reports:
-                await self._write([one])
-
-    def _warn(self, progress: Progress, error: Exception) -> None:
-        """Warn once for each attempt: the job may repeat its progress many times a second."""
-        if progress.token not in self._warned:
-            self._warned.append(progress.token)
-            _log.error("progress of attempt %d can't be written and is dropped: %s", progress.token, db.summary(error))
+            if len(reports) > 1:
+                for one in reports:
+                    await self._write([one])
+            elif (token := reports[0].token) not in self._warned:  # The job may repeat it many times a second.
+                self._warned.append(token)
+                _log.error("progress of attempt %d can't be written and is dropped: %s", token, db.summary(error))

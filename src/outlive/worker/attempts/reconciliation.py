@@ -1,22 +1,19 @@
 """Reconciliation: after a statement whose outcome is unknown, the worker reads which attempts the database has for it.
 
-A connection may break after the server has committed a claim or an end. The worker then reads the attempts under its
-id, recovers those that it did not know of, and only then claims again. It repeats this with every renewal, because the
-server may still be at work on that statement when it is first asked.
+A connection may break after the server has committed a claim or an end. The worker then recovers the attempts that it
+did not know of, and only then claims again. It repeats this with every renewal: the server may still be at work on that
+statement when it is first asked.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from uuid import UUID
 
 import psycopg
 
 from outlive import store
-from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.ending.outbox import Outbox, failed_for_good
@@ -28,32 +25,23 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Reconciliation:
-    def __init__(self, worker: UUID, config: Config, session: Session, *, slots: Slots, outbox: Outbox) -> None:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, outbox: Outbox) -> None:
         self._worker, self._session = worker, session
         self._slots, self._leases, self._outbox = slots, slots.leases, outbox
-        self._every_s = config.renew_s
-        self._unsure = False
+        self.unsure = False
         """A statement was sent whose outcome is not known: the database may have claims that are not known here."""
         self._done_at, self._done_in = time.monotonic(), -1
         """The time, and the number of the connection: a new one may lead to a server that lacks some attempts."""
-
-    @contextmanager
-    def due_if_this_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._unsure = True
-            raise
 
     async def run_if_due(self) -> list[Claimed]:
         """The attempts that this worker did not know of, if it is time to ask: the answer to their claim was lost."""
         await self._session.open()
         asked_at = time.monotonic()
-        overdue = asked_at - self._done_at > self._every_s
-        if not self._unsure and not overdue and self._done_in == self._session.generation:
+        overdue = asked_at - self._done_at > self._leases.renew_s
+        if not self.unsure and not overdue and self._done_in == self._session.generation:
             return []
         unknown = await self._run()
-        self._unsure, self._done_at, self._done_in = False, asked_at, self._session.generation
+        self.unsure, self._done_at, self._done_in = False, asked_at, self._session.generation
         return unknown
 
     async def _run(self) -> list[Claimed]:
@@ -69,7 +57,7 @@ class Reconciliation:
         self._outbox.waiting += unreadable
         known |= self._leases.tokens | unwritten.keys()
         unknown = [job for token, job in held.items() if token not in known]
-        if self._unsure or unknown:
+        if self.unsure or unknown:
             _log.info("reconciled: %d ends were written already, %d claims are recovered", len(written), len(unknown))
         return unknown
 
@@ -89,10 +77,9 @@ class Reconciliation:
         return held, unreadable
 
     def _disown(self, tokens: set[int]) -> None:
-        """Other workers have declared these lost, or a standby has taken over that never received them.
+        """Kill these: others have declared them lost, or a standby has taken over that never received them.
 
-        A standby issues the same tokens a second time. So the processes that run these attempts are killed, their ends
-        are not written, and nothing is claimed until they are gone.
+        A standby issues the same tokens again. So their ends are not written, and nothing is claimed until they end.
         """
         for one in self._slots.withdraw(lambda one: one.job.token in tokens):
             self._leases.lose(one.job.token)

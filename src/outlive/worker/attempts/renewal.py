@@ -1,8 +1,7 @@
 """Lease renewal: keep the attempts that children work on, and kill those that belong to another worker now.
 
-No job is charged for a lease that its living worker could not renew. Usually the worker gives such attempts up and
-releases them itself when the database is back. But a reaper may have ended them as lost before: `TakingBack` takes
-these losses back, unless a job has stopped this process. Then they stand: nothing else can be charged to that job.
+No job is charged for a lease that its living worker could not renew. If a reaper has ended such an attempt as lost,
+`TakingBack` takes the loss back, unless a job has stopped this process: nothing else can be charged to that job.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import time
 from uuid import UUID
 
 from outlive import store
-from outlive.config import Config
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.ending.outbox import Outbox
@@ -29,10 +27,10 @@ _log = logging.getLogger("outlive.worker")
 
 class Renewal:
     def __init__(
-        self, worker: UUID, config: Config, session: Session, *, slots: Slots, outbox: Outbox, progress: ProgressWriter
+        self, worker: UUID, session: Session, *, slots: Slots, outbox: Outbox, progress: ProgressWriter
     ) -> None:
-        self._worker, self._config, self._session = worker, config, session
-        self._slots, self._leases, self._outbox, self._progress = slots, slots.leases, outbox, progress
+        self._worker, self._session, self._slots, self._leases = worker, session, slots, slots.leases
+        self._outbox, self._progress = outbox, progress
 
     async def run_once(self) -> None:
         busy = [child for child in self._slots.busy if not child.exited]
@@ -41,11 +39,10 @@ class Renewal:
         ended = [end.token for end in (*self._outbox.unwritten, *self._progress.held_ends)]
         ended += [one.end.token for one in self._slots.deferred.waiting]
         started = time.monotonic()
-        lease_s, renew_s = self._config.lease_s, self._config.renew_s
-        tokens = [*given, *unplaced, *ended]
-        renewed = await self._session.run(store.renew(self._worker, tokens, lease_s=lease_s)) if tokens else {}
-        self._leases.renew(renewed, since=started)
-        missing = [token for token in given if token not in renewed and token in self._leases.tokens]
+        tokens, leases = [*given, *unplaced, *ended], self._leases
+        renewed = await self._session.run(store.renew(self._worker, tokens, lease_s=leases.lease_s)) if tokens else {}
+        leases.renew(renewed, since=started)
+        missing = [token for token in given if token not in renewed and token in leases.tokens]
         lost = await self._session.run(store.ended(missing)) if missing else {}
         for token in missing:
             child, one = given[token]
@@ -54,17 +51,18 @@ class Renewal:
             if token in lost and not one.completing:
                 # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
                 _log.error("attempt %d was given up by another worker: its process is killed", token)
-                self._leases.lose(token)
+                leases.lose(token)
                 one.decide(GIVEN_UP)
             elif token not in lost and one.completing:
                 # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.
-                self._leases.trust_until(token, started + 2 * renew_s)
-        await asyncio.sleep(renew_s)  # At the end, so that a renewal that failed is repeated at once.
+                leases.trust_until(token, started + 2 * leases.renew_s)
+        await asyncio.sleep(leases.renew_s)  # At the end, so that a renewal that failed is repeated at once.
 
     async def mark_begun_once(self) -> None:
         """Mark which of the jobs that were claimed ahead have begun: only those are charged for a worker's death."""
         await asyncio.sleep(MARK_S)
-        if begun := self._slots.unmarked():
+        unmarked = [(child, one) for child, one in self._slots.running if not one.marked]
+        if begun := [one for child, one in unmarked if child.shared or child.has_begun()]:
             marked = await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
             for one in begun:
                 one.marked = one.job.token in marked

@@ -1,7 +1,6 @@
 """What people ask of running jobs: that they stop, and to see what they print and use. A notification announces it.
 
-A cancelled job that runs gets SIGTERM and then SIGKILL. Most jobs are not followed: their output and memory are written
-once, with the end of the attempt.
+Most jobs are not followed: their output and memory are written once, with the end of the attempt.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ class Requests:
         tokens = await self._session.run(store.cancels(self._worker))
         if tokens:
             self._slots.cancel(tokens)
-        for child in self._slots.busy:
-            for one in child.running:
-                if one.job.token in tokens and one.verdict is None:
-                    self._watch.end(child, one, Outcome.CANCELLED, "cancelled on request")
+        for child, one in self._slots.running:
+            if one.job.token in tokens and one.verdict is None:
+                self._watch.end(child, one, Outcome.CANCELLED, "cancelled on request")
 
     async def write_output_once(self) -> None:
         """Write what is new of the followed jobs."""
@@ -54,13 +52,14 @@ class Requests:
             self._written.clear()
             return
         followed = await self._session.run(store.watched(self._worker))
-        running = {one.job.token: (child, one) for child in self._slots.busy for one in child.running}
+        running = {one.job.token: (child, one) for child, one in self._slots.running}
         written: dict[int, tuple[int, MemoryCourse | None, str]] = {}
         new: list[LiveOutput] = []
         for token in followed.keys() & running.keys():
             child, one = running[token]
             lines, text = ((one.output or NO_OUTPUT) if child.shared else child.output).so_far()
-            memory, steps = one.memory_so_far(), child.steps_under_way()
+            memory = None if one.series is None else one.series.course(one.memory_bytes)
+            steps = child.steps_under_way()
             written[token] = lines, memory, steps
             before = self._written.get(token) if followed[token] else None
             if before != written[token]:

@@ -153,11 +153,8 @@ class StepWriter:
                 self._locked.pop(token, None)
 
     async def _keep(self, waiting: _Waiting, portion: list[_Asked]) -> None:
-        """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up.
-
-        One that does not wait there any more was replaced, or was set aside with another one of its attempt.
-        """
-        portion = [one for one in portion if waiting.get(one.key) is one]
+        """Keep them with one statement, or one by one if Postgres refuses one of them, or a lock holds one up."""
+        portion = [one for one in portion if waiting.get(one.key) is one]  # Others were replaced, or set aside.
         if not portion:
             return
         keep = store.keep_steps(self._worker, [one.job.token for one in portion], [one.step for one in portion])

@@ -1,9 +1,8 @@
 """Waits of jobs: a job that waits is suspended in the database, and its process is parked for a while.
 
-A parked process is blocked in its call. It holds no slot, and its row is not this worker's: the process only saves the
-replay of its steps. If the wait ends while it is parked, the claim loop claims the job again, and
-the process goes on. It is ended when memory is wanted, and after some time; then the next worker replays the
-steps.
+A parked process is blocked in its call. It holds no slot, and its row is not this worker's. If the wait ends while it
+is parked, the claim loop claims the job again, and the process goes on. It is ended after some time, and when memory is
+wanted; then the next worker replays the steps.
 """
 
 from __future__ import annotations
@@ -48,11 +47,6 @@ class Waits:
         self._park_s = config.park_s
         self._most_bytes = config.park_bytes or cgroups.memory_bytes() // 4
 
-    @property
-    def parked(self) -> list[Child]:
-        """The children whose processes are parked, the longest first."""
-        return sorted((one for one in self._slots.children if one.parked), key=lambda child: child.parked_at)
-
     async def suspend(self, session: Session, child: Child, call: Call) -> Reply | None:
         """Let the job of a child wait. None: its process is parked, or has been ended."""
         wait = _wait.decode(call.body)
@@ -95,7 +89,8 @@ class Waits:
         """End the processes that are parked for too long or have more memory than their jobs may, and the oldest ones
         while all together have too much."""
         await asyncio.sleep(LOOK_S)
-        now, kept_bytes, ended, parked = time.monotonic(), 0, list[UUID](), self.parked[::-1]
+        now, kept_bytes, ended = time.monotonic(), 0, list[UUID]()
+        parked = sorted((one for one in self._slots.children if one.parked), key=lambda one: -one.parked_at)
         tight = sum(map(memory_limits.parked_bytes_at_most, parked)) > self._most_bytes
         for place, child in enumerate(parked):
             await asyncio.sleep(0)  # There may be hundreds, and to weigh one takes milliseconds.

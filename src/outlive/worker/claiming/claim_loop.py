@@ -74,9 +74,7 @@ class ClaimLoop:
         # Leases count from here. The database counts from the claim, which is later, so this worker stops trusting a
         # lease before another worker may take the job.
         self.turned_at = time.monotonic()
-        # If a statement fails, its transaction may be committed all the same. The next turn reads which attempts the
-        # database has for this worker, and begins those whose claim was not answered.
-        with self._reconciliation.due_if_this_fails():
+        try:
             recovered = await self._reconciliation.run_if_due()
             await self._begin(recovered, begun=False)
             await self._sources.write_if_due()
@@ -86,6 +84,11 @@ class ClaimLoop:
                 await self._sleep.until_needed()
             else:
                 await self._begin(await claim(offer), begun=offer.begun)
+        except BaseException:
+            # The transaction of a statement that failed may be committed all the same. The next turn reads which
+            # attempts the database has for this worker, and begins those whose claim was not answered.
+            self._reconciliation.unsure = True
+            raise
 
     async def _gather_ends(self) -> None:
         """Let more ends come, if all children have enough to do meanwhile."""

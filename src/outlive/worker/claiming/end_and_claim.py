@@ -15,7 +15,7 @@ import psycopg
 from outlive import store
 from outlive.model import Claimed, Ended
 from outlive.worker.claiming.lanes import Lanes
-from outlive.worker.claiming.offers import NOTHING, Offer
+from outlive.worker.claiming.offers import Offer
 from outlive.worker.ending.outbox import Outbox, never_accepted
 from outlive.worker.session import Session
 
@@ -30,15 +30,12 @@ class EndAndClaim:
         self._worker, self._session, self._outbox, self._lanes = worker, session, outbox, lanes
         self._careful_until = 0.0
 
-    async def write(self) -> None:
-        """Write the ends that wait, and claim nothing."""
-        if self._outbox.waiting:
-            await self.claim(NOTHING)
-
     async def claim(self, offer: Offer) -> list[Claimed]:
         """Write the ends that wait, and claim what is offered."""
-        if self._outbox.waiting and time.monotonic() < self._careful_until:
-            await self._set_locked_aside()
+        tokens = [end.token for end in self._outbox.waiting] if time.monotonic() < self._careful_until else []
+        if tokens and (locked := await self._session.run(store.locked_ends(self._worker, tokens))):
+            _log.warning("%d results wait for a lock that another transaction holds", len(locked))
+            self._outbox.set_aside(locked)
         ends, leases = self._outbox.take(), self._outbox.leases
         lanes, limit, begun = offer
         try:
@@ -73,9 +70,3 @@ class EndAndClaim:
         for end in ends:
             self._outbox.slow.add(end)
         return True
-
-    async def _set_locked_aside(self) -> None:
-        tokens = [end.token for end in self._outbox.waiting]
-        if locked := await self._session.run(store.locked_ends(self._worker, tokens)):
-            _log.warning("%d results wait for a lock that another transaction holds", len(locked))
-            self._outbox.set_aside(locked)

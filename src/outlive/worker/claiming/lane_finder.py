@@ -1,6 +1,4 @@
-"""Decides when to search for lanes that have jobs, and when to sleep. Searches take some 3 % of its time at most.
-
-Sources are searched in batches, in at most 3 % of the time: thousands of sources delay no other lane.
+"""When to search for lanes that have jobs, and when to sleep.
 
 A worker marks itself asleep in the database before its last search for work, and enqueue notifies some of the workers
 that are asleep. The tick (fleet/seat.py) finds what they miss. A busy worker is not marked, so that enqueue need not
@@ -79,13 +77,13 @@ class LaneFinder:
         if self._wake.look_at_dry and not self._due:
             self.lanes.add_dry()  # Most jobs are enqueued in lanes that had some before. A claim finds out at no cost.
         self._wake.look_at_dry = False
-        if not self._due and not self._sources_due:
+        if not self._due and self._sources_in_s() > 0:
             return  # First: to add up the room takes longer, with many slots.
         if not self._slots.capacity() and not self._slots.room.by_task():
             return
         if self._due:
             await self._search()
-        if self._sources_due:
+        if self._sources_in_s() <= 0:
             await self._search_sources()
 
     def _add_hinted(self) -> bool:
@@ -124,10 +122,6 @@ class LaneFinder:
         self.claimed = False
         self._searches.note(started)
 
-    @property
-    def _sources_due(self) -> bool:
-        return self._sources_in_s(time.monotonic()) <= 0
-
     async def _search_sources(self) -> None:
         """Search the next batch of sources that have jobs; the next call goes on from there."""
         started = time.monotonic()
@@ -142,18 +136,18 @@ class LaneFinder:
 
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must search for lanes, ask a source or search for open ones."""
-        now, pause_s = time.monotonic(), SLEEP_S if self.is_current else self._search_in_s()
+        pause_s = SLEEP_S if self.is_current else self._search_in_s()
         if self._sources_wanted or self._after != START or self.lanes.has_sources:
-            opens_in_s = self.lanes.opens_in_s(now)
-            return min(pause_s, self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
+            opens_in_s = self.lanes.opens_in_s(time.monotonic())
+            return min(pause_s, self._sources_in_s(), LOOK_S if opens_in_s is None else opens_in_s)
         return pause_s
 
-    def _sources_in_s(self, now: float) -> float:
+    def _sources_in_s(self) -> float:
         last_at, pause_s = self._source_searches.last_at, self._source_searches.pause_s
         due_at = last_at + pause_s
         if not self._sources_wanted and self._after == START:
             due_at = max(due_at, min(last_at + LOOK_S, self.lanes.opens_at or math.inf))
-        return max(0.0, due_at - now)
+        return max(0.0, due_at - time.monotonic())
 
 
 class Sleep:

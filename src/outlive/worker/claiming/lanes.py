@@ -1,9 +1,7 @@
-"""Which lanes a worker claims from next, and from which watermark: by priority first, then in turn.
+"""Which lanes a worker claims from next, and from which watermark: by priority first, then in turn. This does no I/O.
 
-A more urgent job is always claimed before a less urgent one: lanes that can't be claimed together are claimed in the
-order of their priorities. Among equally urgent ones, lanes with and without a source are claimed alternately: sources
-may be thousands, and each statement serves a few. This does no I/O: it is told what was found and claimed, and says
-what to offer.
+Lanes that can't be claimed together are claimed in the order of their priorities. Among equally urgent ones, lanes with
+and without a source are claimed alternately: sources may be thousands, and each statement serves a few.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How many jobs a worker can be given ahead, beyond those for which a slot is free.
+"""How many jobs a worker can be given ahead, beyond those for which a slot is free: it ends and claims many at once.
 
-Warm children have jobs ahead. Other jobs wait for the next child of a slot: short ones of fresh tasks, and those for
-which a warm child has no room before it is replaced. So the worker has some at hand when a slot gets free, and ends and
-claims many in one statement.
+Warm children have jobs ahead. Short jobs of fresh tasks, and those for which a warm child has no room before it is
+replaced, wait for the next child of a slot.
 """
 
 from __future__ import annotations
@@ -78,12 +77,9 @@ class Room:
         return left
 
     def _behind(self, task: str) -> int:
-        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short.
-
-        A death of the worker is not charged to a job that was claimed ahead until its begin is marked. A task that asks
-        for the first loss to count gets no jobs ahead.
-        """
+        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short."""
         limits = self._slots.tasks[task].limits
+        # A death of the worker is not charged to a job ahead until its begin is marked: here the first loss counts.
         if limits.on_worker_death == "fail" or limits.max_losses == 1:
             return 0
         number = self._slots.pace.ahead(task)

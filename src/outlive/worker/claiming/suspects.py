@@ -1,14 +1,12 @@
 """Suspects: jobs that ran when several workers died. They begin alone in the next one.
 
-Those that share a process begin there together, as many as `outlive.crowd` (verdict.sql) says. What is said of a
-suspect here holds for such a group as a whole.
-
-Nothing else is claimed while a suspect is alone. When its time is over, the database is updated first, and only then
-may other jobs begin beside it: `alone` in the database always means that nothing was beside it.
+Those that share a process begin there together, as many as `outlive.crowd` (verdict.sql) says. Nothing else is claimed
+while a suspect is alone. When its time is over, the database is updated first, and only then may other jobs begin
+beside it: `alone` in the database always means that nothing was beside it.
 
 A suspect costs other jobs a few seconds at most. While no job waits for this worker, or other workers claim those that
-do, a suspect has all its time alone, and a worker that makes room for one may take a minute. But when a job has waited
-for four seconds because of a suspect, it begins. A suspect that has waited for ten minutes begins beside other jobs.
+do, it has all its time alone. But when a job has waited for four seconds because of a suspect, it begins. A suspect
+that has waited for ten minutes begins beside other jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from datetime import datetime
 from uuid import UUID
 
 from outlive import store
-from outlive.config import Config
 from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.worker.claiming.bounds import Bounds
@@ -53,18 +50,10 @@ class Suspects:
     """Claims a suspect for an idle worker, and looks after the time that it, or other jobs, have waited for that."""
 
     def __init__(
-        self,
-        worker: UUID,
-        config: Config,
-        claims: Session,
-        session: Session,
-        *,
-        slots: Slots,
-        finder: LaneFinder,
-        wake: Wakeup,
+        self, worker: UUID, claims: Session, session: Session, slots: Slots, finder: LaneFinder, wake: Wakeup,
         bounds: Bounds,
-    ) -> None:
-        self._worker, self._config, self._claims, self._session = worker, config, claims, session
+    ) -> None:  # fmt: skip
+        self._worker, self._claims, self._session = worker, claims, session
         self._slots, self._finder, self._wake, self._bounds = slots, finder, wake, bounds
         self.making_room = False
         """Nothing is claimed until this worker is idle and can run a suspect alone."""
@@ -99,7 +88,7 @@ class Suspects:
         after_s = STARVES_S if self._starves else None
         limit = 1 if self._starves else self._bounds.limit(Offer([], MAX_CLAIM)).limit
         self._starves = self._finder.suspect_waits = False
-        tasks, queues, lease_s = list(self._slots.tasks), self._slots.queues, self._config.lease_s
+        tasks, queues, lease_s = list(self._slots.tasks), self._slots.queues, self._slots.leases.lease_s
         most = [min(limit, self._slots.room.together(task)) for task in tasks]
         claimed = await self._claims.run(
             store.claim_suspect(self._worker, tasks=tasks, queues=queues, most=most, lease_s=lease_s, after_s=after_s)

@@ -1,4 +1,1 @@
-"""How attempts end: by an answer, by a death, or because the worker stops; and the way of an end into the database.
-
-What is here decides an outcome once, and keeps it until the database has it.
-"""
+"""How attempts end: by an answer, a death or the stop of the worker; and the way of an end into the database."""

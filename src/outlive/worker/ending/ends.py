@@ -180,20 +180,17 @@ class DeferredEnds:
         self._stopped_at = self._stopped_at or time.monotonic()
         waiting, self.waiting = self.waiting, []
         for one in waiting:
-            self._report.ended(one.job, _released(_late(one)), completing=one.completing)
+            end = _late(one)
+            error = f"its worker was told to stop ({end.error})"  # The rest of the evidence stays.
+            end = msgspec.structs.replace(
+                end, outcome=Outcome.RELEASED, error=error, final=False, after_s=None, source_ok=None
+            )
+            self._report.ended(one.job, end, completing=one.completing)
 
 
 def _late(one: Deferred) -> Ended:
     """Its end, which has waited here."""
     return msgspec.structs.replace(one.end, late_s=one.end.late_s + time.monotonic() - one.since)
-
-
-def _released(end: Ended) -> Ended:
-    """The same end as a release, with its evidence."""
-    error = f"its worker was told to stop ({end.error})"
-    return msgspec.structs.replace(
-        end, outcome=Outcome.RELEASED, error=error, final=False, after_s=None, source_ok=None
-    )
 
 
 def looks_stopped(status: int, stack: str | None) -> bool:

@@ -1,10 +1,9 @@
 """The outbox: how attempts ended, until the database has it.
 
 Most ends wait here until the claim loop writes them (claiming/end_and_claim.py). Those that could delay the others
-(they carry records, spawned jobs or new arguments, or another transaction has locked their rows) are slow. Each of
-these is written by itself, on a session of a small pool, so a slow or huge end delays no other. Ends that a lock holds
-up are tried again one by one, so however many they are, they delay only each other. An end that Postgres will never
-accept becomes a failure that says why.
+are slow: they carry records, spawned jobs or new arguments, or another transaction has locked their rows. Each of these
+is written by itself, on a session of a small pool. An end that Postgres will never accept becomes a failure that says
+why.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ class SlowEnds:
         self._ready.put_nowait(end.token)
 
     def add_locked(self, end: Ended) -> None:
-        self.pending[end.token] = end
-        self._tries[end.token] = _Tries()
+        self.pending[end.token], self._tries[end.token] = end, _Tries()
         self._ready_again.put_nowait(end.token)
 
     def keep(self, tokens: Collection[int]) -> None:
@@ -196,32 +194,25 @@ def _size(end: Ended) -> int:
 
 
 async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) -> Ended | None:
-    """Write an end with what it carries.
-
-    Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
-    """
+    """Write an end with what it carries. Returns the failure to write instead if Postgres will never accept it."""
     try:
-        if end.plain:
-            accepted = not (await session.run(store.end_and_claim(worker, [end]))).refused
-        else:
+        if not end.plain:
             await session.run(store.write_end(worker, end))
-            accepted = True
+        elif (await session.run(store.end_and_claim(worker, [end]))).refused:
+            leases.note_refused_end(end)
     except psycopg.Error as error:
         if never_accepted(error):
             return refused(end, error)
         if error.sqlstate != _NOT_HELD:
             raise
-        accepted = False
-    if not accepted:
         leases.note_refused_end(end)
     return None
 
 
 def never_accepted(error: BaseException) -> bool:
     """Whether a statement would fail with this error again, because of the values in it."""
-    if not isinstance(error, psycopg.Error):
-        return False
-    permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _NOT_HELD
+    state = error.sqlstate or "" if isinstance(error, psycopg.Error) else ""
+    permanent = state.startswith(_PERMANENT) and state != _NOT_HELD
     return permanent or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
 
 

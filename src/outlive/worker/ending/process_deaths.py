@@ -1,17 +1,13 @@
 """Deaths: what becomes of the jobs of a child, a parent or a zygote that has died.
 
 The job that a child had begun and not answered is blamed, unless another process may be the cause: then it is released,
-up to a limit, so that a job that kills its parent each time is caught too. Here its outcome and signal are found; what
-they cost the job (a retry, quarantine) is decided by outlive.verdict (verdict.sql).
+up to a limit, so that a job that kills its parent each time is caught too. What an outcome costs the job (a retry,
+quarantine) is decided by outlive.verdict (verdict.sql).
 
-Of the jobs of a shared child, one about which something was decided ends so: it was cancelled and ignored that, or has
-blocked the loop. All others begin again at once, in the same attempt and at no cost, because one death says little
-about who is to blame:
-
-- The job whose code ran when the process died, or that made it grow beyond its limit, gets a process of its own. There
-  its next death is its own, and is charged as that of any job.
-- The others share a process again. Those that are there when it dies a second time share in small groups, and those
-  of a group that dies get processes of their own too.
+The jobs of a shared child begin again at once, in the same attempt and at no cost, except for those about which
+something was decided. The one whose code ran when the process died, or that made it grow beyond its limit, gets a
+process of its own, where its next death is its own. The others share again, at their second death in small groups, and
+after that they get processes of their own too.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from outlive.states import Outcome
 from outlive.worker.ending.ends import LOG_AGAIN_S, MAX_LINE_CHARS, last_line, looks_stopped
 from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
-from outlive.worker.processes.children import Child
+from outlive.worker.processes.children import Child, Shared
 from outlive.worker.processes.job_output import JobOutput
 from outlive.worker.reporting import job_log
 
@@ -72,11 +68,8 @@ class Deaths:
         self._slots = slots
         self.oom_kills = Kills()
         self._unproven: dict[UUID, int] = {}
-        """How often in a row the process of a job has died without proof that the job is the cause.
-
-        The child died before the job began: the job's size may kill it. The parent died: the kernel does not say which
-        process has killed it. The kernel killed the child for lack of memory that others used.
-        """
+        """How often in a row the process of a job has died without proof that the job is the cause: before it began,
+        with its parent, or for lack of memory that others used."""
         self._stranger_at = -math.inf
         """When a parent was last killed that had no job: no job has done that to its own parent."""
         self._zygotes: deque[float] = deque(maxlen=MAX_ZYGOTES)
@@ -86,7 +79,7 @@ class Deaths:
     def child_died(self, child: Child, exit: Exited, *, with_parent: bool) -> None:
         """A child died, alone or with its parent. The job that it had begun ends, and the others are released."""
         if child.shared:
-            self._shared_child_died(child, exit)
+            self._shared_child_died(child, child.shared, exit)
             return
         if not child.given:
             if child.parked:
@@ -118,16 +111,13 @@ class Deaths:
         self._slots.report_end(begun, end, verdict, stopped=stopped)
 
     def _cause(self, child: Child, begun: Assignment, exit: Exited, *, with_parent: bool) -> Verdict | None:
-        """What killed a child: the kernel, or what has killed its parent. None: the job itself.
-
-        A job whose parent dies each time is blamed, if no other child may have killed the parent.
-        """
+        """What killed a child: the kernel, or what has killed its parent. None: the job itself."""
         if exit.status == signal.SIGKILL:
             groups = self._slots.zygotes.groups
             if (verdict := self.oom_kills.verdict(child, begun, exit, groups)) is not None:
                 return self._blamed_at_last(begun, verdict, Outcome.OUT_OF_MEMORY)
         if with_parent and not self._slots.stopping:
-            only = child.parent.culprits == 1
+            only = child.parent.culprits == 1  # No other child may have killed it.
             return self._blamed_at_last(begun, WITH_PARENT, Outcome.CRASHED) if only else WITH_PARENT
         return None
 
@@ -172,16 +162,17 @@ class Deaths:
         if self._unproven:  # To hash an id takes longer than to look.
             self._unproven.pop(one.job.id, None)
 
-    def _shared_child_died(self, child: Child, exit: Exited) -> None:
+    def _shared_child_died(self, child: Child, shared: Shared, exit: Exited) -> None:
         """A shared child died. Jobs that it had not begun are placed again as they are."""
         slots = self._slots
-        suspect = _suspect(child)
+        # The job that made the process grow beyond its limit, or else the one whose code ran at the death.
+        suspect = child.given.get(shared.grower or child.pulse().running)
         waiting, begun = child.recall(), list(child.given.values())
         child.given.clear()
         decided = [one for one in begun if one.verdict is not None]
         for one in decided:
             slots.report_end(one, unanswered(child, one, exit, one.verdict), one.verdict, stopped=False)
-        how = _how_shared(child, exit)
+        how = _how_shared(child, shared, exit)
         again = [one for one in begun if one.verdict is None]
         if again and not slots.stopping:
             alone = None if suspect is None or suspect.verdict else suspect
@@ -198,9 +189,8 @@ class Deaths:
                 self._begin_again(one, how)
         for one in again:
             if slots.stopping or one.may_be_over:
-                end = Ended(
-                    one.job.token, Outcome.RELEASED, error=f"its shared process {how}", output=child.output_of(one)
-                )
+                error, output = f"its shared process {how}", child.output_of(one)
+                end = Ended(one.job.token, Outcome.RELEASED, error=error, output=output)
                 slots.report.ended(one.job, end, completing=one.completing)
         slots.place_again([one for one in (*again, *waiting) if not slots.stopping and not one.may_be_over], WAIT_S)
         for one in waiting if slots.stopping else []:
@@ -216,10 +206,7 @@ class Deaths:
         one.output.add(f"{BEGINS_AGAIN}{how}: it begins again, {where}]\n".encode(), one.job)
 
     def _not_imported(self, child: Child, begun: Assignment, status: int) -> Ended:
-        """A new interpreter (`preload=False`) died before it had imported the app: no job is to blame.
-
-        The job is released for a few seconds. This is logged once a minute, not for each job.
-        """
+        """A new interpreter (`preload=False`) died before it had imported the app: its job is released for a moment."""
         output = child.output.end(begun.job)
         code = os.waitstatus_to_exitcode(status)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -231,10 +218,7 @@ class Deaths:
         return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
 
     def zygote_died(self) -> str:
-        """A zygote died, and its jobs go on. Those that have seen many die in a short time are given up.
-
-        Returns what is known about the cause, for the log.
-        """
+        """Give up the jobs that have seen many zygotes die in a short time. Returns what is known of the cause."""
         if self.oom_kills.unaccounted(self._slots.zygotes.groups):
             return ", probably killed by the kernel for lack of memory"
         now = time.monotonic()
@@ -308,16 +292,10 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _suspect(child: Child) -> Assignment | None:
-    """The job that made the process grow beyond its limit, or else the one whose code ran at the death."""
-    grower = child.shared.grower if child.shared else 0
-    return child.given.get(grower or child.pulse().running)
-
-
-def _how_shared(child: Child, exit: Exited) -> str:
+def _how_shared(child: Child, shared: Shared, exit: Exited) -> str:
     code = os.waitstatus_to_exitcode(exit.status)
     how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
     if exit.status == signal.SIGKILL and child.group is not None and child.group.kills():
         how += " for lack of memory"
-    last = child.shared.output.last[:MAX_LINE_CHARS] if child.shared else ""
+    last = shared.output.last[:MAX_LINE_CHARS]
     return f"{how} ({last})" if last else how

@@ -141,10 +141,7 @@ async def say_goodbye(
     completions: Completions,
     sources: SourceOutcomes,
 ) -> None:
-    """The last statements of a worker that stops: write every end, and give back the jobs that it still has.
-
-    Each must be answered soon, see `Stop._say_goodbye`: `session` waits for no lock.
-    """
+    """The last statements of a worker: write every end, and give back its jobs. `session` waits for no lock."""
     await progress.write_last()
     await sources.write()
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]

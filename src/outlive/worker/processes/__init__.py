@@ -1,4 +1,1 @@
-"""The processes below the supervisor: zygotes, parents and children, and the jobs that each of them has.
-
-What is here forks, reads, signals and reaps. It knows nothing of the database.
-"""
+"""The processes below the supervisor, and the jobs that each has. Nothing here knows of the database."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypedDict
 
 import msgspec
 
-from outlive.model import Claimed, MemoryCourse
+from outlive.model import Claimed
 from outlive.protocol import TaskFacts
 from outlive.states import Outcome
 from outlive.worker.limits.memory import MemorySeries
@@ -106,9 +106,6 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
         return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
-
-    def memory_so_far(self) -> MemoryCourse | None:
-        return None if self.series is None else self.series.course(self.memory_bytes)
 
 
 class _Limits(TypedDict, total=False):

@@ -54,9 +54,6 @@ class _Name(msgspec.Struct, array_like=True):
     name: str
 
 
-_name = msgspec.msgpack.Decoder(_Name)
-
-
 class ChildReader:
     def __init__(self, report: AttemptEvents, done: Callable[[Child, protocol.Done], None]) -> None:
         self._report, self._done = report, done
@@ -67,7 +64,7 @@ class ChildReader:
 
     def listen(self, child: Child) -> None:
         self._listen(child)
-        self._listen_to_output(child)
+        asyncio.get_running_loop().add_reader(child.pipe, self.read_output, child)
 
     def read(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
@@ -97,7 +94,8 @@ class ChildReader:
         if child.unsent:
             child.flush()
         large = child.frames.unfinished_bytes > LARGE_BYTES or child in self._turns
-        if large or (any(_is_step(one) for one in messages) and self._report.pending_bytes() > BUDGET_BYTES):
+        has_step = any(type(one) is protocol.Call and one.verb in STEPS for one in messages)
+        if large or (has_step and self._report.pending_bytes() > BUDGET_BYTES):
             self._take_turns(child)
         elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
             self._stop_reading(child)
@@ -133,9 +131,6 @@ class ChildReader:
     def _listen(self, child: Child) -> None:
         if not (child.exited or child.distrusted):
             asyncio.get_running_loop().add_reader(child.socket, self.read, child)
-
-    def _listen_to_output(self, child: Child) -> None:
-        asyncio.get_running_loop().add_reader(child.pipe, self.read_output, child)
 
     def _stop_reading(self, child: Child) -> None:
         asyncio.get_running_loop().remove_reader(child.socket)
@@ -251,17 +246,13 @@ class ChildReader:
         if child in self._turns:
             self._turns.remove(child)
             if not child.exited:
-                self._listen_to_output(child)
+                asyncio.get_running_loop().add_reader(child.pipe, self.read_output, child)
             self.resume()
-
-
-def _is_step(message: protocol.FromChild) -> bool:
-    return type(message) is protocol.Call and message.verb in STEPS
 
 
 def _is_checkpoint(body: bytes) -> bool:
     """A checkpoint counts for no limit of steps, because it replaces the last one: it must have its name."""
     try:
-        return _name.decode(body).name == protocol.CHECKPOINT
+        return msgspec.msgpack.decode(body, type=_Name).name == protocol.CHECKPOINT
     except msgspec.MsgspecError:
         return False

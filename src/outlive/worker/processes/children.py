@@ -243,9 +243,7 @@ class Child:
             self.limit(assignment, self.group)
 
     def limit(self, assignment: Assignment, group: Group) -> None:
-        """Set the kernel's limit. The kernel counts copied pages of the zygote, and the watch does not: so the limit
-        comes on top of what the child has already.
-        """
+        """Set the kernel's limit, on top of what the child has: the kernel counts copied pages of the zygote too."""
         limit_bytes = assignment.memory_bytes
         group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
 

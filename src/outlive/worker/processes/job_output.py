@@ -1,8 +1,7 @@
 """The output of one child: its tail is kept for the attempt, and each line is logged.
 
 It is a stream, which the mark of a job that has ended divides. What comes after the mark waits until the supervisor has
-read that end too. The mark of any other job is text. A job that floods fills neither memory nor log: a limited number
-of lines is logged per second, and the others are counted.
+read that end too. A job that floods fills neither memory nor log: the lines that are logged per second are limited.
 """
 
 from __future__ import annotations

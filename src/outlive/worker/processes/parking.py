@@ -29,7 +29,7 @@ class Parking:
         if child.shared:
             self._leave(child, child.shared, one)
         else:
-            self._slots.move(child.recall())
+            self._slots.place_again(child.recall())
             self._slots.report.suspended(one)
             child.park(call)
             self._may_have_parked = True
@@ -38,10 +38,7 @@ class Parking:
         self._slots.child_ready()
 
     def _leave(self, child: Child, shared: Shared, one: Assignment) -> None:
-        """A job that is suspended leaves a shared child, where its code stays as it is, and never goes on.
-
-        A child that has many of them is replaced.
-        """
+        """A job that is suspended in a shared child never goes on there. A child with many of them is replaced."""
         del child.given[one.job.token]
         self._slots.report.suspended(one)
         child.halt(one, suspended=True)

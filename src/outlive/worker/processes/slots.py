@@ -1,7 +1,4 @@
-"""The slots of a worker: they give claimed jobs to children, and turn every end into data.
-
-They know processes and no database. What happens to attempts goes to `AttemptEvents`.
-"""
+"""The slots of a worker: they give claimed jobs to children, and turn every end into data. They know no database."""
 
 from __future__ import annotations
 
@@ -41,9 +38,8 @@ WAIT_FOR_CHILD_S = 1.0
 WAIT_FOR_SLOT_S = 0.1
 """The same for a job of a fresh task that was claimed while every slot was busy."""
 MOVE_S = 0.04
-MAX_PAUSE_S = 30.0
 """The same for a job behind one that takes long: another worker may have room for it."""
-NOTHING_KEPT = b""
+MAX_PAUSE_S = 30.0
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
 
@@ -81,9 +77,9 @@ class Slots:
         return [child for child in self.children if child.given]
 
     @property
-    def jobs(self) -> int:
-        """How many jobs run. A slot with a shared child has many."""
-        return sum(len(child.running) for child in self.busy)
+    def running(self) -> list[tuple[Child, Assignment]]:
+        """The jobs that run or are about to begin, each with its child. A shared child has many."""
+        return [(child, one) for child in self.busy for one in child.running]
 
     @property
     def free(self) -> int:
@@ -111,13 +107,7 @@ class Slots:
 
     def suspects(self) -> Iterator[Assignment]:
         """The suspect that runs alone for now, or all that do so together."""
-        given = (one for child in self.busy for one in child.running)
-        return (one for one in chain(self.unplaced, given) if one.alone)
-
-    def unmarked(self) -> list[Assignment]:
-        """Jobs that run and are not marked as begun in the database."""
-        running = [(child, one) for child in self.busy for one in child.running if not one.marked]
-        return [one for child, one in running if child.shared or child.has_begun()]
+        return (one for one in chain(self.unplaced, (one for _, one in self.running)) if one.alone)
 
     # What the zygotes report
 
@@ -165,7 +155,7 @@ class Slots:
                 self.release(job, *NO_TASK)
                 continue
             try:
-                one = assignment(job, facts, kept.get(job.id, NOTHING_KEPT) if kept else NOTHING_KEPT, marked=marked)
+                one = assignment(job, facts, kept.get(job.id, b"") if kept else b"", marked=marked)
             except (msgspec.MsgspecError, RecursionError) as error:
                 reason = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=reason, final=True))
@@ -209,11 +199,7 @@ class Slots:
         if placed:
             self.withdraw(lambda one: one.job.token in placed)
 
-    def move(self, returned: list[Assignment]) -> None:
-        """Place jobs that were behind another one."""
-        self.place_again(returned, MOVE_S)
-
-    def place_again(self, returned: list[Assignment], wait_s: float) -> None:
+    def place_again(self, returned: list[Assignment], wait_s: float = MOVE_S) -> None:
         """Place jobs that a child has returned."""
         for one in returned:
             one.waits_until = time.monotonic() + wait_s
@@ -272,7 +258,7 @@ class Slots:
         alone = child.given.keys() == {current.job.token}
         if alone and verdict is not None:
             current.decide(verdict)  # First, so that the others are not given to this child again.
-        self.move(returned)
+        self.place_again(returned)
         return alone
 
     def release_behind(self, child: Child) -> None:

@@ -1,7 +1,4 @@
-"""Strays: processes that jobs left behind and that the kernel has given to the supervisor. It reaps or kills them.
-
-The supervisor is the subreaper of its tree, so it inherits every daemon, whatever session or environment that has.
-"""
+"""Strays: processes that jobs left behind and that fall to the supervisor, the subreaper of its tree. It ends them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The supervisor's handles of the processes that fork: a zygote, and its forks, the parents.
 
-It starts a zygote, asks it for parents and these for children, and reads their reports. Each parent forks the children
-of one slot, of which one at a time has work. A job that kills its parent harms no other job, and is the known culprit.
+Each parent forks the children of one slot, of which one at a time has work. A job that kills its parent harms no other
+job, and is the known culprit.
 """
 
 from __future__ import annotations
@@ -118,10 +118,7 @@ class ZygoteHandle:
         asyncio.get_running_loop().add_reader(printed, self._relay)
 
     async def ready(self) -> protocol.Ready:
-        """Wait until the app is imported, and return what it declares.
-
-        AppNotFound: it can't be imported. ConfigError: one of its schedules makes no sense.
-        """
+        """Wait until the app is imported. AppNotFound: it can't be. ConfigError: a schedule of it makes no sense."""
         while (messages := await self.control.receive()) is not None:
             for message in messages:
                 if isinstance(message, protocol.Ready):
@@ -149,10 +146,7 @@ class ZygoteHandle:
             return "closed its connection to the worker"
 
     def _relay(self, *, last: bool = False) -> None:
-        """Log what it prints, such as the app's own lines during the import.
-
-        A zygote that wrote to stderr itself would block while stderr is not read.
-        """
+        """Log what it prints. If it wrote to stderr itself, it would block while that is not read."""
         data = self._printed.read(65536)
         last = last or data == b""
         *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
@@ -220,11 +214,13 @@ class Parent:
         stack = io.FileIO(os.memfd_create("outlive-stack"), "r+")
         stack.truncate(protocol.STEPS_UNDER_WAY_BYTES)
         stack.seek(0, os.SEEK_END)
-        queue, queued = _make_tickets()
-        with theirs, read, write, queued:
-            self.control.ask(theirs, write, stack, queued)
+        tickets, ticketing = linux.pipe(os.O_NONBLOCK)
+        both = _both_ends(ticketing)
+        # The child can only read its tickets: a job that writes into a descriptor by mistake makes none.
+        with theirs, read, write, tickets, ticketing:
+            self.control.ask(theirs, write, stack, tickets)
         ours.setblocking(False)
-        child = Child(self, ours, output, stack, queue)
+        child = Child(self, ours, output, stack, both)
         self.children.append(child)
         return child
 
@@ -235,26 +231,12 @@ class Parent:
             self.control.read()
         self.culprits = self.culprits or sum(bool(one.served) for one in self.children)
 
-    def had_no_job(self) -> bool:
-        self.note_death()
-        return not self.culprits
-
     def end(self) -> None:
         """Tell it to end. It kills its children first."""
         self.dead = True
         self.control.close()
         if self in self.zygote.parents:
             self.zygote.parents.remove(self)
-
-
-def _make_tickets() -> tuple[io.FileIO, io.FileIO]:
-    """The supervisor's end, which is both ends of a pipe, and the child's.
-
-    The child can only read: a job that writes into a descriptor by mistake makes no ticket.
-    """
-    read, write = linux.pipe(os.O_NONBLOCK)
-    with write:
-        return _both_ends(write), read
 
 
 def _both_ends(end: io.FileIO) -> io.FileIO:

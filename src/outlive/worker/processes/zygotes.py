@@ -1,8 +1,7 @@
 """All processes below a worker: zygotes, the parents that they fork, and the parents' children.
 
-Children are forked ahead of the jobs. Each fork and each death is reported to this table, and here to `Slots`, which
-decides what becomes of the jobs. A zygote is replaced on a reload and when it dies; its jobs outlive it, below their
-parents.
+Children are forked ahead of the jobs. Each fork and each death is reported here. A zygote is replaced on a reload and
+when it dies; its jobs outlive it, below their parents.
 """
 
 from __future__ import annotations
@@ -121,10 +120,7 @@ class Zygotes:
         self.fork_ahead()
 
     async def reload(self) -> None:
-        """Import the app again, in a new zygote. Idle children of the old one exit, busy ones finish their jobs.
-
-        If the import fails, the old zygote stays.
-        """
+        """Import the app again, in a new zygote. Children of the old one finish their jobs. It stays if that fails."""
         try:
             new, ready = await self._import_app()
         except NOT_IMPORTED as error:
@@ -162,11 +158,6 @@ class Zygotes:
         for parent in list(zygote.parents):
             parent.end()
         zygote.hang_up()
-
-    def _end_if_replaced(self, zygote: ZygoteHandle) -> None:
-        """A zygote that is not in use any more, and its parents, end with its last child."""
-        if not self._in_use(zygote) and all(child.zygote is not zygote for child in self.children):
-            self._end(zygote)
 
     def trouble(self, now: float) -> str | None:
         """Why no child can be forked at present; None if one can."""
@@ -234,8 +225,11 @@ class Zygotes:
             case Forked(pid):
                 asked = _first_asked_for(zygote if parent is None else parent)
                 asked.pid = pid
-                if isinstance(asked, Child):
-                    self._forked(asked)
+                if isinstance(asked, Child) and not asked.retiring:  # Otherwise it was dismissed before it was there.
+                    if self._refused is not None:
+                        _log.info("children can be forked again")
+                        self._refused = None
+                    self._slots.child_ready()
             case NotForked(reason):
                 asked = _first_asked_for(zygote if parent is None else parent)
                 self._remove(asked) if isinstance(asked, Child) else self._end_parent(asked)
@@ -245,7 +239,8 @@ class Zygotes:
                 if (child := self._child(pid)) is not None:
                     self._end_child(child, message, with_parent=parent is None)
                 for one in [one for one in zygote.parents if one.pid == pid]:
-                    if one.had_no_job():
+                    one.note_death()
+                    if not one.culprits:
                         self._slots.deaths.idle_parent_died()
                     self._end_parent(one)
                     self.fork_ahead()
@@ -257,17 +252,11 @@ class Zygotes:
                 parent.dead = True
                 if zygote.hung_up_at is not None:
                     self._end_orphan(parent)
-        self._end_if_replaced(zygote)
+        if not self._in_use(zygote) and all(child.zygote is not zygote for child in self.children):
+            self._end(zygote)  # It ends with its last child, and its parents with it.
 
     def _child(self, pid: int) -> Child | None:
         return next((one for one in self.children if one.pid == pid), None)
-
-    def _forked(self, child: Child) -> None:
-        if not child.retiring:  # Otherwise it was dismissed before it was there.
-            if self._refused is not None:
-                _log.info("children can be forked again")
-                self._refused = None
-            self._slots.child_ready()
 
     def _zygote_died(self, zygote: ZygoteHandle) -> None:
         """Its jobs go on below their parents, which report to the supervisor. A new zygote replaces the current one."""
@@ -371,10 +360,7 @@ class Zygotes:
         return self._strays.sweep({*self._pids(), *self._spare})
 
     def sent_by_a_job(self, name: str, sender: int) -> bool:
-        """Whether a process of a job has sent this signal to the supervisor. The job is killed, and counts as crashed.
-
-        A process that a job has left behind is below the job's parent, where one job runs at a time.
-        """
+        """Whether a process of a job has sent this signal to the supervisor. The job is killed: it has crashed."""
         parents = {parent.pid for zygote in self.all for parent in zygote.parents}
         for pid in linux.lineage_of(sender):
             if pid in parents or self._child(pid):

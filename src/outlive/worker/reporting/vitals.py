@@ -55,7 +55,7 @@ class WorkerVitals:
 
     def status(self) -> str:
         slots = self.services.slots if self.services else None
-        busy, jobs = (len(slots.busy), slots.jobs) if slots else (0, 0)
+        busy, jobs = (len(slots.busy), len(slots.running)) if slots else (0, 0)
         words = f"{busy} of {counted(self._size, 'slot is', 'slots are')} busy"
         words += f" with {counted(jobs, 'job')}" if jobs > busy else ""
         return f"{unready}; {words}" if (unready := self.unready()) else words
@@ -74,7 +74,7 @@ class WorkerVitals:
             **(services.tallies.figures() if services.tallies else {}),
             **found,
             catalogue.SLOTS_BUSY: _only(len(services.slots.busy)),
-            catalogue.RUNNING: _only(services.slots.jobs),
+            catalogue.RUNNING: _only(len(services.slots.running)),
             catalogue.RENEWALS: _only(services.leases.renewals),
             catalogue.FENCED: _only(services.leases.fenced),
             **_of_process(services.reaper, services.sessions),
