@@ -86,7 +86,7 @@ def oom_score_above(added: int) -> bytes:
 
 def prefer_for_oom_kill(score: bytes) -> None:
     """Have the kernel's OOM killer choose this process before others. 1000 counts like all memory of the machine."""
-    try:  # Not `open` and contextlib.suppress: each fork pays for the pages that they write to.
+    try:  # Not `open` and contextlib.suppress: each fork would pay for the pages that they write to.
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(descriptor, score)
         os.close(descriptor)
@@ -119,24 +119,27 @@ def children_of(pid: int) -> list[int]:
 
 def children_files(pid: int) -> list[str]:
     """The files that name the direct children of a process: one for each of its threads."""
+    return [f"{thread}/children" for thread in paths_in(f"/proc/{pid}/task")]
+
+
+def paths_in(folder: str) -> list[str]:
+    """What is in a folder of /proc; nothing if it is gone."""
     try:
-        return [f"/proc/{pid}/task/{thread}/children" for thread in os.listdir(f"/proc/{pid}/task")]
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
     except OSError:
         return []
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by a signal."""
-    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] == [b"T"]
+    return _stat(f"/proc/{pid}")[:1] == [b"T"]
 
 
 def cpu_of_other_threads(pid: int) -> float:
     """How many seconds of CPU the threads of a process have used, without its first one."""
-    with contextlib.suppress(OSError):
-        others = [name for name in os.listdir(f"/proc/{pid}/task") if name != str(pid)]
-        stats = [read(f"/proc/{pid}/task/{name}/stat").rpartition(b")")[2].split() for name in others]
-        return sum(int(one[11]) + int(one[12]) for one in stats if one) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+    threads = f"/proc/{pid}/task"
+    stats = [_stat(path) for path in paths_in(threads) if path != f"{threads}/{pid}"]
+    return sum(int(one[11]) + int(one[12]) for one in stats if one) / os.sysconf("SC_CLK_TCK")
 
 
 def read(path: str) -> bytes:
@@ -178,7 +181,7 @@ def lineage_of(pid: int) -> Iterator[int]:
     """A process and those above it, up to this one or the first of all. A zombie still has its parent."""
     while pid > 1 and pid != os.getpid():
         yield pid
-        pid = int((_stat(pid) or (b"", b"0"))[1])
+        pid = int((_stat(f"/proc/{pid}") or (b"", b"0"))[1])
 
 
 def reaped(pid: int) -> bool:
@@ -201,13 +204,13 @@ def born_at(path: str) -> float | None:
 
 def has_executed(pid: int) -> bool:
     """Whether a process runs a program of its own. A fork runs that of its parent."""
-    words = _stat(pid)
+    words = _stat(f"/proc/{pid}")
     return bool(words) and not int(words[6]) & _PF_FORKNOEXEC
 
 
-def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat after the name, beginning with the state; empty if the process is gone."""
-    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+def _stat(process: str) -> list[bytes]:
+    """The fields of a process or thread after its name, beginning with the state; empty if it is gone."""
+    return read(f"{process}/stat").rpartition(b")")[2].split()
 
 
 def sign_of_life(pid: int) -> str:
@@ -217,7 +220,7 @@ def sign_of_life(pid: int) -> str:
 
 def _started(pid: int) -> int:
     """When a process started, in ticks since the machine booted; 0 if it does not exist, or is a zombie."""
-    words = _stat(pid)
+    words = _stat(f"/proc/{pid}")
     return int(words[19]) if words and words[0] != b"Z" else 0
 
 

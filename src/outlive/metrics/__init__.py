@@ -1,6 +1,2 @@
-"""Metrics for Prometheus: what is measured, the counters of a process, and the text that a scraper reads.
-
-`catalogue` names every metric. `tallies` are plain counters, so the hot path knows nothing of Prometheus. `exposition`
-makes the text. `database` reads the figures that describe the whole database; workers, `outlive reap` and the dashboard
-serve them alike. Only `exposition` imports prometheus-client, which is an extra.
-"""
+"""Metrics for Prometheus. `catalogue` names them, `tallies` count in plain numbers, and `database` reads those that
+describe the whole database. Only `exposition` imports prometheus-client, which is an extra."""

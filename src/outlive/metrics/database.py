@@ -1,7 +1,6 @@
 """The figures that describe the whole database: depth and age of queues, workers, sources, schedules.
 
-One statement reads them, at most every five seconds, however often they are asked for. If the database does not answer
-in time, they are left out: old figures would look like present ones.
+If the database does not answer in time, they are left out: old figures would look like present ones.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _log = logging.getLogger("outlive.metrics")
 
 
 class DatabaseMetrics:
-    """The figures of one database, as `run` reads them. Any number of callers may ask at once."""
-
     def __init__(self, run: Callable[[Statement[list[Row]]], Awaitable[list[Row]]], name: Callable[[], str]) -> None:
         self._run, self.name = run, name
         self._reading: asyncio.Task[Figures] | None = None
@@ -39,8 +36,7 @@ class DatabaseMetrics:
 
     async def text(self) -> bytes:
         """What Prometheus reads; empty if there are no figures."""
-        figures = await self.figures()
-        return exposition.text(figures, self.name())
+        return exposition.text(await self.figures(), self.name())
 
     async def figures(self) -> Figures:
         """The figures by metric; none if the database does not answer, or refuses."""
@@ -55,18 +51,16 @@ class DatabaseMetrics:
         try:
             with db.translated_errors():
                 return by_metric(await self._run(store.metrics()))
-        except (MissingRight, SchemaMismatch) as error:
-            self.trouble = str(error)
-            if self.trouble != before:
-                _log.warning("/metrics lacks the figures of the database: %s", self.trouble)
-            return {}
-        except OutliveError:
+        except OutliveError as error:
+            if isinstance(error, MissingRight | SchemaMismatch):
+                self.trouble = str(error)
+                if self.trouble != before:
+                    _log.warning("/metrics lacks the figures of the database: %s", self.trouble)
             return {}
         finally:
             self._read_at = time.monotonic()
 
     async def close(self) -> None:
-        """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])

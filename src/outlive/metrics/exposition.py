@@ -30,9 +30,7 @@ def require() -> None:
 
 
 def text(figures: Figures, database: str, *, process: bool = False) -> bytes:
-    """The text of these figures, which are of this database; with `process`, also the memory, CPU time and files of
-    this process.
-    """
+    """The text of these figures of this database; with `process`, also the memory, CPU time and files of this one."""
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)

@@ -25,8 +25,7 @@ def bounded(counters: Mapping[str, object], key: str) -> str:
 
 class Clock(Protocol):
     @property
-    def offset_s(self) -> float | None:
-        """The database's clock minus this process' monotonic clock; None if it is not known yet."""
+    def offset_s(self) -> float | None: ...
 
 
 class Times:
@@ -60,29 +59,23 @@ class Tallies:
 
     def ended(self, job: Claimed, end: Ended) -> None:
         """Count an attempt that has ended. One that had not begun has no time."""
-        ended = self._ended.get((job.task, job.queue)) or self._series(job.task, job.queue)
-        ended[end.outcome] += 1
+        series = job.task, job.queue
+        if series not in self._ended and len(self._ended) >= MAX_SERIES:
+            series = OTHER, OTHER
+        if series not in self._ended:  # All of its counters are there from the start.
+            self._ended[series] = dict.fromkeys(Outcome, 0)
+        self._ended[series][end.outcome] += 1
         task = bounded(self._runs, job.task)
         if end.took_s is not None:
             self._runs[task].add(end.took_s)
         if end.outcome in _CRASHED:
             self._crashes[task, end.signal or "none"] += 1
 
-    def _series(self, task: str, queue: str) -> dict[Outcome, int]:
-        """The counters of one task in one queue: all of them are there from the start."""
-        key = (task, queue) if len(self._ended) < MAX_SERIES else (OTHER, OTHER)
-        return self._ended.setdefault(key, dict.fromkeys(Outcome, 0))
-
     def figures(self) -> Figures:
         """A copy, which does not change while its text is made."""
-        return {
-            JOBS_ENDED: [
-                ((*series, outcome), count) for series, ended in self._ended.items() for outcome, count in ended.items()
-            ],
-            JOB_WAIT: _spread(self._waits),
-            JOB_RUN: _spread(self._runs),
-            CRASHES: list(self._crashes.items()),
-        }
+        ended = [((*series, outcome), n) for series, counts in self._ended.items() for outcome, n in counts.items()]
+        crashes = list(self._crashes.items())
+        return {JOBS_ENDED: ended, JOB_WAIT: _spread(self._waits), JOB_RUN: _spread(self._runs), CRASHES: crashes}
 
 
 def _spread(times: Mapping[str, Times]) -> list[tuple[tuple[str], tuple[list[int], float]]]:

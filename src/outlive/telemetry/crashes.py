@@ -1,7 +1,4 @@
-"""Events of Sentry for attempts whose process died: there is no exception, so they are made from the evidence.
-
-A thread sends them.
-"""
+"""Events of Sentry for attempts whose process died: they are made from the evidence, and a thread sends them."""
 
 from __future__ import annotations
 
@@ -34,9 +31,7 @@ class Crash(NamedTuple):
 
 class Crashes:
     def __init__(self, worker: str, options: Mapping[str, Any]) -> None:
-        """The options are those of the app's client. This one is separate and has no integrations: the errors and logs
-        of this process are no events.
-        """
+        """The options are those of the app's client. This one has no integrations: errors here are no events."""
         self._worker = worker
         try:
             self._client = sentry_sdk.Client(**options, default_integrations=False, auto_enabling_integrations=False)
@@ -72,13 +67,7 @@ def event_of(crash: Crash) -> dict[str, Any]:
     exception = {"type": kind, "value": end.error, "mechanism": {"type": "outlive", "handled": False}}
     if frames := frames_of(end.stack):
         exception["stacktrace"] = {"frames": frames}
-    evidence = {
-        "signal": end.signal,
-        "exit_code": end.exit_code,
-        "peak_memory_bytes": end.peak_memory_bytes,
-        "cpu_s": end.cpu_s,
-        "took_s": end.took_s,
-    }
+    evidence = {name: getattr(end, name) for name in ("signal", "exit_code", "peak_memory_bytes", "cpu_s", "took_s")}
     return {
         "level": "fatal",
         "platform": "python",

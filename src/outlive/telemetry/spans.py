@@ -67,39 +67,33 @@ def of_attempt(
     ready_ns = min(int(job.ready_at.timestamp() * 1e9), start_ns)
     trace_id, state = context.trace_id.to_bytes(16), context.trace_state.to_header()
     parent_id = None if parent is None else parent.span_id
-    wait_id = span_of(job.id, job.attempt, "wait")
-    attributes = _attributes(job)
-    at_fault = end.outcome in FAULTS
+    wait_id, attributes = span_of(job.id, job.attempt, "wait"), _of_job(job)
     wait = Span(f"wait {job.queue}", trace_id, wait_id, parent_id, state, INTERNAL, ready_ns, start_ns)
     run = Span(f"run {job.queue}", trace_id, context.span_id, parent_id, state, CONSUMER, start_ns, end_ns)
-    run = replace(
-        run,
-        status=ERROR if at_fault else UNSET,
-        description=end.error if at_fault else None,
-        attributes=attributes | _operation | _evidence(end),
-        events=_exception(end, end_ns) if at_fault else [],
-        links=[] if parent_id is None else [Link(trace_id, parent_id, {})],
-        parent_is_remote=True,
-    )
-    return [replace(wait, attributes=attributes, parent_is_remote=True), run]
+    wait = replace(wait, attributes=attributes, parent_is_remote=True)
+    links = [] if parent_id is None else [Link(trace_id, parent_id, {})]
+    run = replace(run, attributes=attributes | _of_run(end), links=links, parent_is_remote=True)
+    if end.outcome in FAULTS:
+        run = replace(run, status=ERROR, description=end.error, events=[_exception(end, end_ns)])
+    return [wait, run]
 
 
-_operation = {"messaging.operation.name": "run", "messaging.operation.type": "process"}
-
-
-def _attributes(job: Claimed) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _of_job(job: Claimed) -> dict[str, Any]:
+    found = {
         "messaging.system": "outlive",
         "messaging.destination.name": job.queue,
         "messaging.message.id": str(job.id),
         "outlive.task": job.task,
         "outlive.attempt": job.attempt,
+        "outlive.source": job.source or None,
     }
-    return found | {"outlive.source": job.source} if job.source else found
+    return _known(found)
 
 
-def _evidence(end: Ended) -> dict[str, Any]:
-    evidence = {
+def _of_run(end: Ended) -> dict[str, Any]:
+    found = {
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
         "outlive.outcome": str(end.outcome),
         "error.type": _kind(end) if end.outcome in FAULTS else None,
         "outlive.signal": end.signal,
@@ -107,7 +101,7 @@ def _evidence(end: Ended) -> dict[str, Any]:
         "outlive.peak_memory_bytes": end.peak_memory_bytes,
         "outlive.cpu_s": end.cpu_s,
     }
-    return {key: value for key, value in evidence.items() if value is not None}
+    return _known(found)
 
 
 def _kind(end: Ended) -> str:
@@ -116,8 +110,12 @@ def _kind(end: Ended) -> str:
     return kind if end.outcome is Outcome.FAILED and kind.isidentifier() else str(end.outcome)
 
 
-def _exception(end: Ended, at_ns: int) -> list[Event]:
+def _exception(end: Ended, at_ns: int) -> Event:
     kind, message = _kind(end), end.error or ""
     message = message.removeprefix(kind).removeprefix(": ") if end.outcome is Outcome.FAILED else message
     found = {"exception.type": kind, "exception.message": message or None, "exception.stacktrace": end.stack}
-    return [Event("exception", at_ns, {key: value for key, value in found.items() if value is not None})]
+    return Event("exception", at_ns, _known(found))
+
+
+def _known(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if value is not None}

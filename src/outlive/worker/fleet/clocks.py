@@ -32,12 +32,11 @@ class Clocks:
         return None if self.offset_s is None else time.monotonic() + self.offset_s
 
     async def compare(self) -> None:
-        """Notice a jump of the database's clock."""
         asked_at = time.monotonic()
         await self.note(await self._session.run(store.clock()), asked_at)
 
     async def note(self, database_time: float, asked_at: float) -> None:
-        """Compare this time, for which the database was asked at that moment of the monotonic clock."""
+        """Notice a jump of the database's clock, for which it was asked at that moment of the monotonic clock."""
         if time.monotonic() - asked_at > LATE_ANSWER_S:
             return  # The answer does not say when in between the database read its clock.
         offset_s = database_time - asked_at
@@ -57,8 +56,7 @@ class Clocks:
     async def _distrust(self, why: str) -> None:
         """Give every worker the time to renew its leases and to send a heartbeat."""
         slowest_s = await self._session.run(store.slowest(self._slowest_s))
-        # One worker with a heartbeat an hour must not suspend the leases of all others. It is judged by its own dead_s
-        # and leases, which are longer than its intervals: only a jump by more than those makes it look dead too early.
+        # One worker with a heartbeat an hour must not suspend the leases of all others: its own dead_s is longer still.
         wait_s = 2 * min(slowest_s, MAX_SLOWEST_S)
         self._distrusted_until = time.monotonic() + wait_s
         _log.error("%s: for %g s no lease expires and no worker is declared dead for its heartbeat", why, wait_s)

@@ -1,11 +1,8 @@
 """How a worker shows that it lives: by a connection that holds a lock and listens, and by a heartbeat.
 
 The server releases the lock within milliseconds when this process dies, whatever killed it. A worker that loses the
-connection without dying (the server restarted, an operator ended a backend) makes a new one at once.
-
-The heartbeat says the same where no lock can, and more: whether this worker drains, why it can't begin jobs, whether
-its last reload failed, and how much memory it uses. Its answer says whether an operator wants the worker to drain or to
-reload, and which slots and queues it is to have.
+connection without dying makes a new one at once. The heartbeat shows the same where no lock can, and how the worker
+fares; its answer is what operators want of the worker.
 """
 
 from __future__ import annotations
@@ -58,8 +55,8 @@ class Liveness:
         await self.session.open()
 
     async def run_once(self) -> None:
-        """Hold the lock as long as the connection lasts. There is no pause after that: without another one, other
-        workers declare this one dead in half a second."""
+        """Hold the lock as long as the connection lasts. Without another one, others declare this worker dead half a
+        second later."""
         self._lost.clear()
         await self.show()
         await self._lost.wait()
@@ -77,8 +74,7 @@ class Liveness:
         self._notify("")  # For what was enqueued before this connection listened.
 
     def _listen(self, connection: db.AsyncConnection) -> None:
-        """Wait for notifications until the next statement, in which the driver waits for both. To wait for them with
-        the driver would wake this process ten times per second."""
+        """Wait for notifications until the next statement. The driver would wake this process ten times a second."""
         if connection.closed:
             self._lost.set()
             return
@@ -127,20 +123,16 @@ class Heartbeat:
     ) -> None:
         self._worker, self._session, self._every_s = worker, session, every_s
         self._on_declared_dead, self._on_drain, self._on_reload = on_declared_dead, on_drain, on_reload
-        self._on_set = on_set
-        self._reload_error = reload_error
+        self._on_set, self._reload_error = on_set, reload_error
         self.reload_requested_at: datetime | None = None
         """When an operator last asked for a reload."""
         self._reloaded: datetime | None = None
         self._draining = False
         self._trouble: str | None = None
         self._due = asyncio.Event()
+        self.hurry = self._due.set  # The next heartbeat is sent at once.
         self._memory_bytes: int | None = None
         self._measure_again = 0.0
-
-    def hurry(self) -> None:
-        """Send the next heartbeat at once."""
-        self._due.set()
 
     def drain(self) -> None:
         """At once: a SIGKILL may follow the SIGTERM."""
@@ -159,11 +151,16 @@ class Heartbeat:
     async def beat(self) -> None:
         state = "draining" if self._draining else "active"
         report = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
-        match await self._session.run(store.heartbeat(self._worker, state, *report)):
-            case []:
-                self._on_declared_dead()
-            case [wanted]:
-                self._obey(wanted)
+        if not (answer := await self._session.run(store.heartbeat(self._worker, state, *report))):
+            self._on_declared_dead()
+            return
+        (wanted,) = answer
+        if wanted.drain and not self._draining:
+            self._on_drain()
+        if wanted.reload_requested_at not in (None, self.reload_requested_at):
+            self.reload_requested_at = wanted.reload_requested_at
+            self._on_reload()
+        self._on_set(wanted.slots, wanted.queues)
 
     async def run_once(self) -> None:
         self._due.clear()
@@ -172,11 +169,3 @@ class Heartbeat:
         if not self._due.is_set() and (asked := time.monotonic()) >= self._measure_again:
             self._memory_bytes = await asyncio.to_thread(memory.proportional_bytes_below, os.getpid())
             self._measure_again = time.monotonic() + MEASURE_SHARE * (time.monotonic() - asked)
-
-    def _obey(self, wanted: store.Wanted) -> None:
-        if wanted.drain and not self._draining:
-            self._on_drain()
-        if wanted.reload_requested_at not in (None, self.reload_requested_at):
-            self.reload_requested_at = wanted.reload_requested_at
-            self._on_reload()
-        self._on_set(wanted.slots, wanted.queues)

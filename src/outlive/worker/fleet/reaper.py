@@ -58,13 +58,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Reaper:
-    def __init__(
-        self,
-        session: Session,
-        config: Config,
-        alerts: Alerts,
-        own_id: UUID | None = None,
-    ) -> None:
+    def __init__(self, session: Session, config: Config, alerts: Alerts, own_id: UUID | None = None) -> None:
         self.session, self.alerts = session, alerts
         self._config, self._own_id = config, own_id
         self.announcements = Announcements(session, config, alerts)
@@ -94,16 +88,12 @@ class Reaper:
         # awaited in between, because other services use the same session.
         now = self._note_connection()
         others = [one for one in absent if one.worker != self._own_id]
-        if dead := self._without_lock(others, now) | await self._never_locked(others, now):
+        self.absences.found({one.worker: one.key for one in others if one.reason == "lock missing"}, now)
+        if dead := self.absences.proven(now) | await self._never_locked(others, now):
             self._clean_up_after(await self.session.run(store.declare_dead(dead)))
         await self._reap(lately_s=LATELY_S)
         if not ticks:
             await self.announcements.each_second()
-
-    def _without_lock(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
-        """1. The workers whose lock is missing for long enough, with its key."""
-        self.absences.found({one.worker: one.key for one in absent if one.reason == "lock missing"}, now)
-        return self.absences.proven(now)
 
     async def _never_locked(self, absent: list[store.Absent], now: float) -> dict[UUID, int]:
         """2. The workers that have taken no lock in ten seconds since the server started."""
@@ -119,7 +109,8 @@ class Reaper:
         return now
 
     def _clean_up_after(self, dead: list[Dead]) -> None:
-        """Log deaths, and kill the processes that dead workers have left on this machine."""
+        """Log deaths, and kill the processes that dead workers have left on this machine. Those of living workers have
+        a variable that names their supervisor."""
         for worker in dead:
             _log.error(
                 "Dead worker detected: %s (%s on %s, pid %d): %s; it had %s",
@@ -127,8 +118,6 @@ class Reaper:
                 counted(worker.running, "job"), extra={"worker": worker.id},
             )  # fmt: skip
         if any(worker.hostname == socket.gethostname() for worker in dead):
-            # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
-            # process has a variable that names its supervisor.
             linux.kill_orphans(SUPERVISOR)
             cgroups.remove_orphans()
 
@@ -159,9 +148,8 @@ class Reaper:
     async def sweep(self, *, anyway: bool = False) -> None:
         """Declare silent workers dead, end lost attempts, quarantine killers, prune.
 
-        Lost attempts must end on time, so every reaper does that. For the rest, a reaper that finds another one
-        sweeping skips this sweep, but not two in a row: the other one may hang.
-        `anyway`: sweep even if another reaper has the lock; a one-shot run cannot wait for it.
+        Lost attempts must end on time, so every reaper does that. One that finds another sweeping skips the rest, but
+        not twice in a row: the other may hang. `anyway`: never skip, because this is the only run.
         """
         await self.clocks.compare()
         await self._give_up_silent(anyway=anyway)
@@ -186,8 +174,8 @@ class Reaper:
                     await self.session.run(store.unlock(_LOCK))
 
     async def _give_up_silent(self, *, anyway: bool) -> None:
-        """3. Declare workers dead that have sent no heartbeat for long. A reaper that has just begun does not know
-        whether the database was read-only or out of reach before: it gives workers the time for a heartbeat."""
+        """3. Declare workers dead that have sent no heartbeat for long. A reaper that has just begun gives them the
+        time for one: the database may have been out of reach."""
         if await self.clocks.trusted():
             known_s = math.inf if anyway else time.monotonic() - self._began_at
             since_s = min(self._connected_s(), known_s)
@@ -195,8 +183,7 @@ class Reaper:
             self._clean_up_after(await self.session.run(silent))
 
     async def _expire(self) -> None:
-        """End attempts whose lease has expired. While the server was away, no lease could be renewed: workers that are
-        alive release what they gave up. A reaper that has just started did not see the server come back."""
+        """End attempts whose lease has expired. While the server was away, no lease could be renewed."""
         time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
         if await self.clocks.trusted() and self._connected_s() > time_to_renew_s:
             expire = functools.partial(store.expire, by=self.clocks.database_time(), young_s=time_to_renew_s)

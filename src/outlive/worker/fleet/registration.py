@@ -1,9 +1,8 @@
-"""Registration: it writes this worker and its app into the database, at the start and after each reload.
+"""Registration: it writes this worker and its app into the database.
 
 Tasks and sources are written after each import of the app. Schedules are declared by a worker that starts, and when a
-reload has changed them. So a worker of an older version that merely runs on, or imports its app again because a zygote
-has died, takes back nothing that newer workers have declared. It declares a schedule again only if another app took it
-over and no living worker of that app declares it any more: that app was changed, or is gone.
+reload has changed them: so a worker of an older version that merely runs on takes back nothing that newer ones have
+declared. It declares a schedule again only if no living worker of the app that took it over declares it any more.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from uuid import UUID, uuid4
@@ -105,8 +104,7 @@ class Registration:
         self._due.set()
 
     async def register_worker(self) -> None:
-        await self._refuse_rivals()
-        await self._tell_taken_over()
+        await self._check_names()
         await self._session.run(self._me.registering(self._config))
         await self._register_app()
         await self._session.run(store.quarantine_killers())
@@ -122,13 +120,17 @@ class Registration:
         """Register tasks, sources and schedules. False: other transactions have locked some, so it must be repeated."""
         run, tasks = self._session.run, self._tasks
         locked = await run(store.register_sources(self._sources))
-        await self._tell_rivals()
+        await self._log_rivals()
         await run(store.register_tasks(facts.limits for facts in tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
         await run(store.tell_tasks(self._me.id, self._served, app=self._app, schedules=names))
         locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
-        if not await self._declare_schedules():
-            locked.append("schedules")
+        if (schedules := self._to_declare) != self._declared:
+            try:
+                await self._schedules.declare(schedules, self._app)
+                self._declared = schedules
+            except psycopg.errors.LockNotAvailable:
+                locked.append("schedules")
         if locked and locked != self._locked:
             _log.warning("another transaction has locked %s: what this app declares waits for it", ", ".join(locked))
         self._locked = locked
@@ -136,43 +138,29 @@ class Registration:
             self._due.clear()
         return not locked
 
-    @property
-    def _functions(self) -> list[str | None]:
-        return [facts.limits.function for facts in self._tasks.values()]
+    async def _others(self, verb: Callable[..., Statement[list[store.Rival]]]) -> list[store.Rival]:
+        """The other apps with tasks of the same name that this verb finds."""
+        functions = [facts.limits.function for facts in self._tasks.values()]
+        return await self._session.run(verb(self._app, self._tasks, functions))
 
-    async def _rivals(self) -> list[store.Rival]:
-        """Other apps with tasks of the same name. Each of their workers claims jobs of both."""
-        return await self._session.run(store.rival_tasks(self._app, self._tasks, self._functions))
+    async def _check_names(self) -> None:
+        """Refuse to start beside an app whose tasks of the same name are other functions.
 
-    async def _tell_taken_over(self) -> None:
-        """Say that jobs of another app run here, whose workers have stopped. Nothing tells it from this app before its
-        module moved, so it is not refused. Once its functions are registered, no other worker says so."""
-        for former in await self._session.run(store.taken_over_tasks(self._app, self._tasks, self._functions)):
-            _log.error(_TAKEN_OVER.format(former.app, few(former.tasks)))
-
-    async def _refuse_rivals(self) -> None:
-        """Refuse to start beside an app whose tasks of the same name are other functions."""
-        for rival in await self._rivals():
+        An app whose workers have stopped may be this one before its module moved, so it is not refused. Once its
+        functions are registered, no other worker logs that its jobs run here.
+        """
+        for rival in await self._others(store.rival_tasks):
             if not rival.same:
                 raise ConfigError(_APART.format(rival.app, few(rival.tasks)))
+        for former in await self._others(store.taken_over_tasks):
+            _log.error(_TAKEN_OVER.format(former.app, few(former.tasks)))
 
-    async def _tell_rivals(self) -> None:
-        """Say, once, that another app has tasks of the same name, since a reload or with the same functions."""
-        rivals = {rival.app: rival for rival in await self._rivals()}
+    async def _log_rivals(self) -> None:
+        """Log, once, that another app has tasks of the same name, since a reload or with the same functions."""
+        rivals = {rival.app: rival for rival in await self._others(store.rival_tasks)}
         for app in rivals.keys() - self._known_rivals:
             _log.error(_APART.format(app, few(rivals[app].tasks)))
         self._known_rivals = set(rivals)
-
-    async def _declare_schedules(self) -> bool:
-        """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""
-        schedules = self._to_declare
-        if schedules != self._declared:
-            try:
-                await self._schedules.declare(schedules, self._app)
-            except psycopg.errors.LockNotAvailable:
-                return False
-            self._declared = schedules
-        return True
 
     async def _take_back_schedules(self) -> None:
         """Declare again what another app has taken over and dropped."""

@@ -1,7 +1,7 @@
 """Schedules: declares those of this worker's app, and makes the jobs of all that are due.
 
 Every watcher (seat.py) looks for these. One of them makes the jobs of a tick: the statement compares when the schedule
-was due with what this worker has read, and skips a row that another worker has locked. The clock is the database's.
+was due with what this worker has read, and skips a row that another worker has locked.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from outlive.worker.session import Runner, Session
 
 LATE = timedelta(seconds=10)
 """A firing that is later than this was missed."""
-MOST_TICKS = 1000
-"""How many missed firings are made up for at most: the newest ones."""
-MOST_AT_ONCE = 1000
-"""How many schedules are read at once."""
+MOST_TICKS = MOST_AT_ONCE = 1000
+"""How many missed firings are made up for at most, the newest ones, and how many schedules are read at once."""
 LOOK_S = 1.0
 """How soon a schedule is noticed that another worker has declared, or that an operator has changed."""
 _LOCKED = frozenset({"55P03", "57014"})
@@ -43,12 +41,10 @@ class Schedules:
         self._reading, self._firing = reading, firing
         self._news = asyncio.Event()
         self._fired = 0
-        """Counts the firings."""
         self._locked: set[str] = set()
         """The schedules whose last firing had to wait for a lock."""
 
     async def declare(self, schedules: Sequence[Schedule], app: str) -> None:
-        """Write what an app declares."""
         _log_declaration(await self._firing.run(store.declare_schedules(schedules, app)), app)
         self._news.set()
 
@@ -77,7 +73,10 @@ class Schedules:
             await self._note_trouble(schedule, str(error))
         except psycopg.Error as error:
             if error.sqlstate in _LOCKED:
-                self._note_lock(schedule, db.summary(error))
+                if schedule.name not in self._locked:
+                    later = "schedule %s fires later, and is tried again every second: %s"
+                    _log.warning(later, schedule.name, db.summary(error))
+                self._locked.add(schedule.name)
             elif error.sqlstate is None or error.sqlstate.startswith(_NOT_THE_ROW):
                 raise
             else:
@@ -89,11 +88,6 @@ class Schedules:
                 _log_firing(schedule, plan, fired)
             return plan.following
         return None
-
-    def _note_lock(self, schedule: DueSchedule, why: str) -> None:
-        if schedule.name not in self._locked:
-            self._locked.add(schedule.name)
-            _log.warning("schedule %s fires later, and is tried again every second: %s", schedule.name, why)
 
     async def _note_trouble(self, schedule: DueSchedule, trouble: str) -> None:
         """Log it once: the row keeps it, and every worker reads the row."""

@@ -7,15 +7,12 @@ second, however many there are.
 
 A watcher renews its term with each tick. A seat is vacant if the term has ended, as that of a frozen watcher does, or
 if the watcher's lock (liveness.py) is free, as it is at once when the watcher has died. So while workers are left, one
-of them watches a second after all watchers were killed, and five seconds after all were frozen. Behind a pooler there
-is no lock, and the term alone decides.
+of them watches a second after all watchers were killed, and five seconds after all were frozen, or died behind a
+pooler. To watch for too long does no harm: several workers may do at once all that watchers do.
 
 All this runs on the connection of the claim loop, which is idle when the worker is: a worker whose listening connection
-is silently cut finds jobs all the same.
-
-Watchers are spread over hosts: one that finds another on its own host leaves its seat to a host that has none. A seat
-that stays vacant is taken all the same. To be a watcher for too long does no harm, since all that watchers do may be
-done by several workers at once.
+is silently cut finds jobs all the same. Watchers are spread over hosts: one that finds another on its own host leaves
+its seat to a host that has none. A seat that stays vacant is taken all the same.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from outlive import store
+from outlive.worker.fleet.liveness import Then
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
@@ -52,14 +50,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Seat:
     def __init__(
-        self,
-        worker: UUID,
-        session: Session,
-        reaper: Reaper,
-        *,
-        slots: Slots,
-        wake: Wakeup,
-        on_declared_dead: Callable[[], None],
+        self, worker: UUID, session: Session, reaper: Reaper, *, slots: Slots, wake: Wakeup, on_declared_dead: Then
     ) -> None:
         self._worker, self._session, self._reaper, self._slots, self._wake = worker, session, reaper, slots, wake
         self._on_declared_dead = on_declared_dead

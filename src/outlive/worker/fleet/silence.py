@@ -36,8 +36,7 @@ class Silence:
         asked = [(one, at, pid) for one, at, pid in asked if at < late]
         if not asked or self._checked_at > late:
             return
-        there = await _found(asked[0][0].url, [pid for _, _, pid in asked])
-        if there is None:
+        if (there := await _found(asked[0][0].url, [pid for _, _, pid in asked])) is None:
             return
         self._checked_at = time.monotonic()
         if any(one.asked_at == at and pid not in there for one, at, pid in asked):
@@ -47,8 +46,8 @@ class Silence:
 
 
 async def _found(url: str, pids: list[int]) -> set[int] | None:
-    """Those of these sessions that run a statement on the server that answers now. The same numbers may belong to
-    sessions of another server, but most of these are idle. None: it is not known."""
+    """Those of these sessions that run a statement on the server that answers now; None if that is not known. Another
+    server may have sessions of the same numbers, but most are idle."""
     try:
         connection = await db.aconnect(url)
     except psycopg.OperationalError as error:

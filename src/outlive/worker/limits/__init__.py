@@ -1,4 +1,1 @@
-"""Limits of running jobs: time, progress, memory.
-
-What is here measures, and ends what exceeds a limit. It knows nothing of the database.
-"""
+"""Limits of running jobs. What is here measures, and ends what exceeds a limit; it knows nothing of the database."""

@@ -1,4 +1,4 @@
-"""Control groups of a worker, where the kernel lets it make some.
+"""Control groups of a worker, where the kernel lets it make some. Elsewhere the watch measures memory alone.
 
 They limit memory exactly, count the processes that the kernel killed for lack of memory, and hold every process of a
 job, whatever that process does to its environment and its parents.
@@ -6,9 +6,6 @@ job, whatever that process does to its environment and its parents.
     <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and the processes that they forked
                                                             /<pid>       one child whose job has a limit
                                                             /supervisor  version 2 only: see `Groups._make_room`
-
-Version 2 of cgroups and the memory controller of version 1 have different names for some files. Where neither can be
-written there are no groups, and the watch measures memory alone.
 """
 
 from __future__ import annotations
@@ -27,12 +24,10 @@ from outlive import linux
 
 PREFIX = "outlive-"
 SUPERVISOR = "supervisor"
-EMPTY_S = 1.0
-"""How long a worker that stops waits for killed processes to be gone."""
+EMPTY_S, SWEPT_S = 1.0, 0.1
+"""How long a worker that stops waits for killed processes to be gone, and one that starts for those of a dead one."""
 GATHER_ROUNDS = 5
 """How often `gather` checks whether a job has forked while its processes were moved."""
-SWEPT_S = 0.1
-"""The same for the processes that a dead worker left, at the start of another one."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -102,16 +97,24 @@ class Group:
 
     def remove(self) -> bool:
         """True if it is gone. Otherwise its processes are killed, and the next call may remove it."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                self.path.rmdir()
-            except OSError:
-                self.kill()
-                return False
+        try:
+            self.path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            self.kill()
+            return False
         return True
 
     def words(self, file: str) -> list[bytes]:
         return linux.read(str(self.path / file)).split()
+
+    def count(self, file: str, name: bytes) -> int:
+        words = self.words(file)
+        return int(words[words.index(name) + 1]) if name in words else 0
+
+    def _number(self, file: str) -> int:
+        return int(next(iter(self.words(file)), 0))
 
     def write(self, file: str, value: int | str) -> bool:
         """False if the kernel refuses the value."""
@@ -120,13 +123,6 @@ class Group:
         except OSError:
             return False
         return True
-
-    def _number(self, file: str) -> int:
-        return int(next(iter(self.words(file)), 0))
-
-    def count(self, file: str, name: bytes) -> int:
-        words = self.words(file)
-        return int(words[words.index(name) + 1]) if name in words else 0
 
     @property
     def gives_memory(self) -> bool:
@@ -163,7 +159,7 @@ class Groups:
         except OSError as error:
             _log.info("memory is limited by polling, because no cgroup can be made in %s: %s", place.path, error)
             groups.end()
-            return None
+        return None
 
     def _make_room(self) -> None:
         """In version 2 a group with limited children may not hold processes itself: move this process into a leaf."""
@@ -194,13 +190,12 @@ class Groups:
     def end(self) -> None:
         """Kill and remove all groups of jobs. Other processes that the supervisor has started stay."""
         _remove_below(self.path, self.place.version, within_s=EMPTY_S)
-        leaf = self.path / SUPERVISOR
-        if leaf.exists():  # Move this process back, unless another worker needs the arrangement.
+        if (self.path / SUPERVISOR).exists():  # Move this process back, unless another worker needs the arrangement.
             if all(other == self.path for other in self.place.path.glob(f"{PREFIX}*")):
                 Group(2, self.path).write("cgroup.subtree_control", "-memory")
                 self.place.write("cgroup.subtree_control", "-memory")
             self.place.add(0)
-        _remove_empty(leaf, self.path)
+        _remove_empty(self.path)
 
 
 def find() -> Group | None:
@@ -252,7 +247,7 @@ def _is_usable(place: Group) -> bool:
 def _is_delegated(path: Path) -> bool:
     """Whether the tree below was delegated: by systemd's mark, as the root of a container, or to this account."""
     for mark in ("user.delegate", "trusted.delegate"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # Mostly: it has no such mark.
             if os.getxattr(path, mark) == b"1":
                 return True
     own_root = b"0::/\n" in linux.read("/proc/self/cgroup") and (path / "cgroup.type").exists()
@@ -267,8 +262,8 @@ def _remove_below(top: Path, version: int, *, within_s: float) -> None:
             time.sleep(0.005)
 
 
-def _remove_empty(*paths: Path) -> None:
-    for path in paths:
+def _remove_empty(top: Path) -> None:
+    for path in (top / SUPERVISOR, top):
         with contextlib.suppress(OSError):
             path.rmdir()
 
@@ -280,4 +275,4 @@ def remove_orphans() -> None:
         sign = top.name.rsplit("-", 3)[1:]
         if place and len(sign) == 3 and all(map(str.isdecimal, sign)) and linux.is_dead(":".join(sign)):
             _remove_below(top, place.version, within_s=SWEPT_S)
-            _remove_empty(top / SUPERVISOR, top)
+            _remove_empty(top)

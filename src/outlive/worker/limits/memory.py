@@ -1,8 +1,7 @@
-"""How much memory a job's processes have, and how that changes.
+"""How much memory a job's processes have, and how that changes: anonymous, shared, and files that live in memory.
 
-It is read from /proc: anonymous and shared memory, and files that live in memory. Some memory is not visible
-there: pages of a memfd whose descriptor is closed, files left in /dev/shm, page cache, kernel memory. A cgroup counts
-these too.
+It is read from /proc, which does not show all: only a cgroup counts the pages of a memfd whose descriptor is closed,
+files left in /dev/shm, page cache, and kernel memory.
 """
 
 from __future__ import annotations
@@ -74,14 +73,6 @@ def _fields(path: str, pattern: re.Pattern[bytes]) -> tuple[int, int]:
     return (int(found[1]) * 1024, int(found[2]) * 1024) if found else (0, 0)
 
 
-def descriptors(pid: int) -> list[str]:
-    """The paths of the open files of a process."""
-    try:
-        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return []
-
-
 def _file_in_memory(path: str) -> tuple[Inode, int, float] | None:
     """The file behind a descriptor, its size and when it was made, if it lives in memory and is open for writing."""
     try:
@@ -140,11 +131,8 @@ def mappings(pid: int) -> Collection[Mapping]:
 
 
 class Survey:
-    """The memory of a child and of all processes below it, read a portion at a time: a job may start thousands.
-
-    Most children have a few processes, and one portion is all of them. A larger tree takes several portions; until
-    they are read, what was read before counts.
-    """
+    """The memory of a child and of all processes below it, read a portion at a time: a job may start thousands. Until
+    all portions are read, what was read before counts."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -165,10 +153,8 @@ class Survey:
         return self._walking is not None
 
     def look(self, since: float = 0.0) -> bool:
-        """Read the next portion of the processes, and of their files if these count from a moment on.
-
-        True if all are read now.
-        """
+        """Read the next portion of the processes, and of their files if these count since a moment. True: it was the
+        last one."""
         if since != self._since:
             self._since = self._walked_at = since
             self._files, self._before, self._walking, self._weighing = {}, {}, None, None
@@ -180,6 +166,10 @@ class Survey:
     def resident_bytes(self) -> tuple[int, int]:
         """Anonymous and shared resident memory. A page of several processes is counted several times."""
         return sum(one for one, _ in self._resident.values()), sum(one for _, one in self._resident.values())
+
+    def most_bytes(self) -> int:
+        """An upper bound: a mapped file is in both figures, and shared pages count several times."""
+        return sum(self.resident_bytes()) + self.files_bytes()
 
     def files_bytes(self) -> int:
         """By how much the memfds and files in /dev/shm that these processes may write to have grown."""
@@ -229,9 +219,8 @@ class Survey:
         """How much of the memory of these processes is that of others: what they inherited from the parent, and mapped
         pages of files of others. And what their own files have beside the pages that are mapped.
 
-        `theirs` says which files are those of others. It is asked once for each, and kept for the next time.
-        A file belongs to another process if it is older than the job, or if it was there when the job opened it, or if
-        the job may only read it.
+        `theirs` keeps which files are those of others: older than the job, or there when the job opened them, or such
+        as it may only read.
         """
         inherited_bytes = proportional_bytes([parent], shared=shared) if parent is not None else 0
         if not shared:
@@ -265,7 +254,7 @@ class Survey:
                 todo.extend(map(int, linux.read(path).split()))
                 if n % STEP == 0:
                     yield
-            for n, path in enumerate(descriptors(pid) if self._since else (), 1):
+            for n, path in enumerate(linux.paths_in(f"/proc/{pid}/fd") if self._since else (), 1):
                 self._read_file(path, files)
                 if n % STEP == 0:
                     yield

@@ -51,7 +51,8 @@ def give_cgroup(child: Child, current: Assignment, groups: Groups | None) -> Non
 def verdict(child: Child, current: Assignment) -> Verdict | None:
     """Whether a job uses more than its limit. Its child retires if earlier jobs left more than that."""
     if not current.facts.preload:
-        if not _executed(child):
+        child.executed = child.executed or b"outlive.child.serving" in linux.read(f"/proc/{child.pid}/cmdline")
+        if not child.executed:
             return None
         current.peak_bytes = max(current.peak_bytes, linux.peak_bytes(child.pid))
     if child.group is not None and (killed := in_group(child, child.group, current)):
@@ -78,8 +79,7 @@ def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | N
     if whole:
         _note(current, anonymous + max(shared, files) - current.base_bytes)
     kept = current.base_bytes - (child.inherited_bytes or 0)
-    # An upper bound: a mapped file is in both, and shared pages count twice.
-    if anonymous + shared + files - current.base_bytes > limit_bytes:
+    if child.survey.most_bytes() - current.base_bytes > limit_bytes:
         if (own := _own_bytes(child)) is not None and (used := own - kept) > limit_bytes:
             _note(current, used)
             error = f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
@@ -110,7 +110,7 @@ def enforce_idle(child: Child, limit_bytes: int) -> None:
     if child.inherited_bytes is None:
         return
     child.survey.look(child.born_at)
-    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes() - child.inherited_bytes
+    most = child.survey.most_bytes() - child.inherited_bytes
     if most > limit_bytes and (kept := _own_bytes(child) or 0) > limit_bytes:
         text = "child %d of %s keeps %s bytes of its earlier jobs, over their limit of %s: it is replaced"
         _log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")
@@ -121,7 +121,7 @@ def enforce_idle(child: Child, limit_bytes: int) -> None:
 def used_bytes(child: Child, limit_bytes: int) -> int:
     """How much a shared child has beyond what it inherited; exactly, if it may be over the limit."""
     child.survey.look(child.born_at)
-    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes() - (child.inherited_bytes or 0)
+    most = child.survey.most_bytes() - (child.inherited_bytes or 0)
     own = _own_bytes(child) if most > limit_bytes // 2 else None
     return most if own is None else own
 
@@ -129,22 +129,17 @@ def used_bytes(child: Child, limit_bytes: int) -> int:
 def parked_bytes_at_most(child: Child) -> int:
     """How much a parked child has, with what it shares with its parent."""
     child.survey.look(child.parked.begun_at if child.parked else 0.0)
-    return sum(child.survey.resident_bytes()) + child.survey.files_bytes()
+    return child.survey.most_bytes()
 
 
 def parked_bytes(child: Child) -> int:
     """How much a parked child has beyond that; 0 until it is known. It is weighed again only if it has changed."""
-    at_most = sum(child.survey.resident_bytes()) + child.survey.files_bytes()
+    at_most = child.survey.most_bytes()
     if child.parked and (child.weighed is None or abs(at_most - child.weighed[0]) > LITTLE_BYTES):
         own_bytes = child.survey.weigh(child.parent.pid if child.parked.facts.preload else None)
         if own_bytes is not None:
             child.weighed = at_most, own_bytes
     return 0 if child.weighed is None else child.weighed[1]
-
-
-def _executed(child: Child) -> bool:
-    child.executed = child.executed or b"outlive.child.serving" in linux.read(f"/proc/{child.pid}/cmdline")
-    return child.executed
 
 
 def _own_bytes(child: Child) -> int | None:
@@ -204,10 +199,8 @@ class Kills:
             self._seen = self._counted(groups)
 
     def unaccounted(self, groups: Groups | None) -> bool:
-        """Whether the kernel has just killed a process that no job's death accounts for.
-
-        A zygote's death accounts for none: it may have another cause, and the kill have hit a child.
-        """
+        """Whether the kernel has just killed a process that no job's death accounts for. A zygote's death does not:
+        it may have another cause."""
         return self._counted(groups) > self._answered_for
 
     def _counted(self, groups: Groups | None) -> int:

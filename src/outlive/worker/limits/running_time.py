@@ -1,11 +1,10 @@
 """Running time: the time in which this process ran. Jobs are judged by it.
 
-A machine may stand still: its container is paused, it is suspended, or other processes take all of its processors for
-seconds. Jobs stand still with their supervisor, so that time counts neither for their limits nor against other workers.
+A machine may stand still: it is paused, or other processes take all of its processors for seconds. Jobs stand still
+with their supervisor, so that time counts neither for their limits nor against other workers.
 
 One loop of the process ticks, many times a second: that of the watch, or `tick_once` in a process without jobs. Between
-two ticks at most GAP_S passes here, and the processor time that the process has used: a supervisor that a job floods is
-busy, and does run.
+two ticks at most GAP_S passes here, and the processor time that the process has used: it may be busy, and does run.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ GAP_S = 0.25
 
 class RunningTime:
     def __init__(self) -> None:
-        self._behind_s = 0.0
-        """How long this process stood still until the last tick."""
+        self._behind_s = self._used_s = 0.0
         self._ticked_at: float | None = None
         """By the monotonic clock. None: nothing ticks yet, so that all time counts."""
-        self._used_s = 0.0
 
     def now(self) -> float:
         """Seconds, like `time.monotonic`, without those in which this process stood still."""

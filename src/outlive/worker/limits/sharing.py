@@ -1,8 +1,7 @@
 """The watch over shared children: the time of each job, the event loop that they share, and the memory of all together.
 
 A child can't tell that its loop is blocked, so its pulse (protocol.PULSE) is read from outside. A job that blocks it is
-charged only if it is certain that its code ran all the time. A job is cancelled first; if it ignores that, its process
-is killed. What becomes of the others then is said in ending/process_deaths.py.
+charged only if its code certainly ran all the time. What becomes of the others is in ending/process_deaths.py.
 """
 
 from __future__ import annotations
@@ -30,6 +29,15 @@ FULL = 0.8
 """A child that has this part of its memory limit takes no more jobs, and is replaced."""
 
 _log = logging.getLogger("outlive.worker")
+
+
+def overdue(one: Assignment, now: float) -> str | None:
+    """Why the time of a job is over; None while it is not."""
+    if one.timeout_s is not None and now - one.counted_from > one.timeout_s:
+        return f"Hard timeout exceeded: it ran for more than {one.timeout_s:g} s"
+    if one.stall_s is not None and now - one.moved > one.stall_s:
+        return f"Stalled: no progress for {one.stall_s:g} s"
+    return None
 
 
 class SharedWatch:
@@ -68,12 +76,9 @@ class SharedWatch:
                 child.signal(signal.SIGKILL)
         elif one.verdict is not None:
             self.end(child, one, one.verdict)
-        elif one.timeout_s is not None and now - one.counted_from > one.timeout_s:
+        elif (error := overdue(one, now)) is not None:
             _log.warning("Job %s timed out", short_id(one.job.id), extra=job_log.fields(one.job))
-            error = f"Hard timeout exceeded: it ran for more than {one.timeout_s:g} s"
             self.end(child, one, Verdict(Outcome.TIMED_OUT, error))
-        elif one.stall_s is not None and now - one.moved > one.stall_s:
-            self.end(child, one, Verdict(Outcome.TIMED_OUT, f"Stalled: no progress for {one.stall_s:g} s"))
 
     def end(self, child: Child, one: Assignment, verdict: Verdict) -> None:
         """Cancel a job. If it ignores that, its process is killed."""
@@ -133,8 +138,7 @@ class SharedWatch:
     def _judge_memory(self, child: Child, shared: Shared, pulse: Pulse, limit_bytes: int) -> None:
         """Replace a child that has nearly as much memory as it may have, and kill one that has more.
 
-        What it grows is noted for the job whose code runs now, or ran last. That is a sample: over time it shows who
-        takes most.
+        What it grows is noted for the job whose code runs now, or ran last: over time that shows which takes most.
         """
         memory_limits.give_cgroup(child, next(iter(child.given.values())), self._slots.zygotes.groups)
         used_bytes = memory_limits.used_bytes(child, limit_bytes)

@@ -1,7 +1,4 @@
-"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit.
-
-It counts running time (running_time.py): a job is not charged for time in which its supervisor stood still too.
-"""
+"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import time
 from outlive.humanize import short_id
 from outlive.states import Outcome
 from outlive.worker.limits import memory_limits, running_time
-from outlive.worker.limits.sharing import SharedWatch
+from outlive.worker.limits.sharing import SharedWatch, overdue
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
 from outlive.worker.processes.children import KILL_AFTER_S, LEAVE_S, Child
 from outlive.worker.processes.slots import Slots
@@ -71,10 +68,7 @@ class Watch:
         await asyncio.sleep(WATCH_S if slots.busy or slots.unplaced or slots.deferred.waiting else IDLE_S)
 
     def _judge_idle(self, child: Child, now: float) -> None:
-        """Kill a child that keeps too much memory between jobs, or does not exit after its last one.
-
-        That job may have left a thread or patched `os._exit`.
-        """
+        """Kill a child that keeps too much memory between jobs, or that something keeps from exiting after its last."""
         facts = self._slots.tasks.get(child.task or "")
         if not child.retiring:
             if facts and facts.memory_bytes is not None:
@@ -87,26 +81,18 @@ class Watch:
             child.leaving_since = now
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
-        if current.timeout_s is not None and now - current.counted_from > current.timeout_s:
-            self.end(
-                child,
-                current,
-                Outcome.TIMED_OUT,
-                f"Hard timeout exceeded: it ran for more than {current.timeout_s:g} s",
-            )
-        elif current.stall_s is not None and now - current.moved > current.stall_s:
-            self.end(child, current, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
-        else:
-            memory_limits.give_cgroup(child, current, self._slots.zygotes.groups)
-            if (over := memory_limits.verdict(child, current)) and self._slots.isolate(child, over):
-                child.signal(signal.SIGKILL)
+        if (error := overdue(current, now)) is not None:
+            self.end(child, current, Outcome.TIMED_OUT, error)
+            return
+        memory_limits.give_cgroup(child, current, self._slots.zygotes.groups)
+        if (over := memory_limits.verdict(child, current)) and self._slots.isolate(child, over):
+            child.signal(signal.SIGKILL)
 
     def end(self, child: Child, current: Assignment, outcome: Outcome, error: str) -> None:
         """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
         if child.shared:
             self._sharing.end(child, current, Verdict(outcome, error))
-            return
-        if self._slots.isolate(child, Verdict(outcome, error)):
+        elif self._slots.isolate(child, Verdict(outcome, error)):
             if outcome is Outcome.TIMED_OUT:
                 _log.warning("Job %s timed out", short_id(current.job.id), extra=job_log.fields(current.job))
             current.term_sent = running_time.now()
@@ -125,8 +111,7 @@ class Watch:
         """Kill a job whose lease can't be trusted: another worker may run it soon.
 
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
-        The database was away, or this process stood still, so the job is given back at no cost. A job that stops its
-        own supervisor is charged when it continues it (`Supervisor._obey`).
+        The job is given back at no cost; one that stops its own supervisor is charged later (`Supervisor._obey`).
         """
         job = child.current.job
         _log.error("job %s: %s; its process is killed", short_id(job.id), LEASE_LOST.error, extra=job_log.fields(job))

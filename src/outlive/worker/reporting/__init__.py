@@ -1,4 +1,1 @@
-"""Reports to people and their tools: log lines, alerts, probes, metrics, traces, systemd.
-
-What is here changes no job. If it fails, jobs go on.
-"""
+"""Reports to people and their tools. What is here changes no job: if it fails, jobs go on."""

@@ -1,7 +1,6 @@
 """Alerts: what operators should know at once is logged, and sent to the command that they have set for it, as JSON.
 
-The commands run beside the worker and never delay it: each has a time limit, few run at once, and when too many wait,
-further alerts are only logged.
+The commands never delay the worker: each has a time limit, few run at once, and alerts beyond a limit are only logged.
 """
 
 from __future__ import annotations
@@ -24,19 +23,14 @@ from outlive.metrics.tallies import bounded
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
-LIMIT_S = 30.0
-POLL_S = 0.05
-KILLED_S = 1.0
-MAX_AT_ONCE = 4
-MAX_WAITING = 200
+LIMIT_S, POLL_S, KILLED_S = 30.0, 0.05, 1.0
+MAX_AT_ONCE, MAX_WAITING = 4, 200
 STDERR_BYTES = 500
 """How much of a command's stderr is logged."""
-
 DEAD_WITHIN_S = 60.0
 """How long after a death its alert is still sent, by a worker that has a command for it."""
 MOST_UNSERVED = 20
-CRASHING_JOBS = 5
-CRASHING_WITHIN_S = 600.0
+CRASHING_JOBS, CRASHING_WITHIN_S = 5, 600.0
 
 _log = logging.getLogger("outlive.alerts")
 _worker_log = logging.getLogger("outlive.worker")
@@ -120,11 +114,8 @@ def _start(command: str, body: bytes) -> tuple[subprocess.Popen[bytes], IO[bytes
 
 
 async def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> bytes:
-    """Wait until a command has ended, and return the end of its stderr.
-
-    It is polled: asyncio's subprocesses know their pid only some time after the fork, and wait until every process has
-    closed the inherited stderr, even if the command itself has ended.
-    """
+    """Wait until a command has ended, and return the end of its stderr. It is polled: asyncio's subprocesses know their
+    pid too late, and wait until every process has closed the inherited stderr."""
     stderr, running = b"", True
     while running:
         running = process.poll() is None
@@ -144,7 +135,7 @@ class Announcements:
         """The tasks and queues that no worker served at the last look."""
 
     async def run_once(self) -> None:
-        """Tell what the tick has found, and now and then what watchers leave to a worker that has a command for it."""
+        """Announce what the tick has found, and at times what watchers leave to a worker that has a command for it."""
         await wait(self.untold, self._config.sweep_s)
         if self.untold.is_set():
             self.untold.clear()
@@ -153,16 +144,12 @@ class Announcements:
             await self.crashing_tasks()
 
     async def each_second(self) -> None:
-        await self.deaths()
-        await self.quarantined()
-        await self.breakers()
-
-    async def deaths(self) -> None:
-        """Run the command for workers that any reaper has declared dead: that one may have no command."""
-        if command := self._config.on_worker_dead:
+        if command := self._config.on_worker_dead:  # The reaper that has declared a worker dead may have no command.
             untold = store.untold_deaths(within_s=DEAD_WITHIN_S, batch=self._alerts.room)
             for worker in await self._session.run(untold):
                 self._alerts.send(command, "worker_dead", msgspec.structs.asdict(worker))
+        await self.quarantined()
+        await self._breakers()
 
     async def quarantined(self) -> None:
         """Each job once, and not more at a time than the alerts have room for."""
@@ -174,7 +161,7 @@ class Announcements:
             self.quarantines[bounded(self.quarantines, killer["task"])] += 1
             self._alerts.send(command, "quarantine", killer)
 
-    async def breakers(self) -> None:
+    async def _breakers(self) -> None:
         """Sources that have just been paused, or work again. The database returns each change once."""
         command = self._config.on_source_paused
         for source in await self._session.run(store.breakers(command=command is not None)):

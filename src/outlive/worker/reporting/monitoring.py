@@ -8,18 +8,18 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from http import HTTPStatus
 
 from outlive.config import Config
 from outlive.metrics import exposition
-from outlive.metrics.endpoint import Endpoint, Response
+from outlive.metrics.endpoint import Endpoint, Response, Routes
 from outlive.worker.loops import forever
 from outlive.worker.reporting.vitals import Vitals
 
 KEEP_S = 1.0
 """How long a text is served again, so that no scraper makes the process write more often than this."""
-
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Jobs don't have these in their environment: they could send notifications in the name of their worker."""
 EVERY_S = 10.0
@@ -35,11 +35,7 @@ async def monitored(config: Config, vitals: Vitals, systemd: Systemd) -> AsyncIt
     try:
         if config.metrics_listen is not None:
             exposition.require()
-            pages = Pages(vitals)
-            endpoint = Endpoint(
-                config.metrics_listen,
-                {"/metrics": pages.metrics, "/healthz": pages.healthz, "/readyz": pages.readyz},
-            )
+            endpoint = Endpoint(config.metrics_listen, Pages(vitals).routes())
             _log.info("metrics and probes are at %s", endpoint.address)
             loops.append(asyncio.create_task(forever("endpoint", endpoint.run_once)))
         yield
@@ -57,13 +53,11 @@ class Pages:
         self._writing: asyncio.Task[bytes] | None = None
         self._written_at = 0.0
 
-    async def healthz(self) -> Response:
-        return _verdict(self._vitals.dead())
+    def routes(self) -> Routes:
+        dead, unready = self._vitals.dead, self._vitals.unready
+        return {"/metrics": self._metrics, "/healthz": partial(_probe, dead), "/readyz": partial(_probe, unready)}
 
-    async def readyz(self) -> Response:
-        return _verdict(self._vitals.unready())
-
-    async def metrics(self) -> Response:
+    async def _metrics(self) -> Response:
         if self._writing is None or (self._writing.done() and time.monotonic() - self._written_at > KEEP_S):
             self._writing = asyncio.create_task(self._write())
         text = await asyncio.shield(self._writing)  # Others may wait for it too.
@@ -72,24 +66,22 @@ class Pages:
     async def _write(self) -> bytes:
         """The text is made by a thread: with hundreds of tasks it takes longer than the loop should stand still."""
         database = self._vitals.database
-        of_database = await database.figures() if database else {}
+        of_database, name = (await database.figures(), database.name()) if database else ({}, "")
         figures = {**self._vitals.figures(), **of_database}
         try:
-            name = database.name() if database else ""
             return await asyncio.to_thread(exposition.text, figures, name, process=True)
         finally:
             self._written_at = time.monotonic()
 
 
-def _verdict(trouble: str | None) -> Response:
-    if trouble is None:
-        return Response(HTTPStatus.OK, b"ok\n")
-    return Response(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+async def _probe(trouble: Callable[[], str | None]) -> Response:
+    why = trouble()
+    status = HTTPStatus.OK if why is None else HTTPStatus.SERVICE_UNAVAILABLE
+    return Response(status, f"{why or 'ok'}\n".encode())
 
 
 class Systemd:
-    """Notifies systemd that this process is ready, alive or stopping, and what it does, as sd_notify(3) says: by lines
-    in a datagram to the socket in NOTIFY_SOCKET. Without that variable, nothing is sent."""
+    """Notifies systemd that this process is ready, alive or stopping, as sd_notify(3) says: by lines in a datagram."""
 
     def __init__(self, vitals: Vitals) -> None:
         self._vitals = vitals
@@ -98,7 +90,7 @@ class Systemd:
         within_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6 if mine else 0.0
         self._every_s = min(EVERY_S, within_s / 2) if within_s else EVERY_S
         self._owed: tuple[str, ...] = ()
-        """What systemd must hear, and did not: it goes with the next lines."""
+        """What could not be sent, and must be: it goes with the next lines."""
 
     def ready(self) -> None:
         self._send("READY=1", f"STATUS={self._vitals.status()}")

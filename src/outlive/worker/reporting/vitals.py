@@ -18,8 +18,7 @@ from outlive.worker.services import Services
 from outlive.worker.session import Session
 
 TURN_S = 120.0
-"""A loop that has begun no turn for this long hangs. A turn ends much earlier, also if the database is silent: it must
-not cost the worker its life."""
+"""A loop that has begun no turn for this long hangs. A turn ends much earlier, also if the database is silent."""
 UP_S = 10.0
 """The database is away if it has answered nothing for this long. Every process asks it something each second."""
 
@@ -63,16 +62,13 @@ class WorkerVitals:
     def figures(self) -> Figures:
         services = self.services
         me = services.me if services else self._at_first
-        found = {
-            catalogue.SLOTS: _only(self._size),
-            catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)],
-            catalogue.UP: _only(0),
-        }
+        found = {catalogue.WORKER: [((me.name, str(me.id), version("outlive")), 1.0)]}
         if services is None:
-            return found
+            return {**found, catalogue.SLOTS: _only(self._size), catalogue.UP: _only(0)}
         return {
             **(services.tallies.figures() if services.tallies else {}),
             **found,
+            catalogue.SLOTS: _only(self._size),
             catalogue.SLOTS_BUSY: _only(len(services.slots.busy)),
             catalogue.RUNNING: _only(len(services.slots.running)),
             catalogue.RENEWALS: _only(services.leases.renewals),
@@ -135,9 +131,7 @@ def _answered(sessions: Iterable[Session]) -> bool:
 
 def _silence(sessions: Iterable[Session]) -> str | None:
     """Why the database is of no use to this process; None if it answers."""
-    if _answered(sessions):
-        return None
-    return next((session.lacks for session in sessions if session.lacks), SILENT)
+    return None if _answered(sessions) else next((one.lacks for one in sessions if one.lacks), SILENT)
 
 
 def _hangs(loop: str, turned_at: float) -> str | None:
