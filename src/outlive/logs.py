@@ -1,8 +1,7 @@
 """outlive's log lines: text for people or one JSON object per line, always to stderr, with times in UTC.
 
 Passwords in URLs are removed. Control characters are escaped, so text of a job or a client can't forge a line. A stderr
-that is not read blocks nothing: a thread writes the lines, and when its queue is full, further lines are dropped and
-counted. If stderr is journald's, each line begins with its priority, which journald takes off.
+that is not read blocks nothing: a thread writes the lines, and what its queue can't take is dropped and counted.
 """
 
 from __future__ import annotations
@@ -86,17 +85,14 @@ def _without_password(url: re.Match[str]) -> str:
 
 def configure(format: Format = "text", *, level: str = "INFO") -> None:
     """Send outlive's log lines to stderr in this format. A later call replaces an earlier one."""
+    global _formatter
+    _formatter = _Json() if format == "json" else _Text()
     logger = logging.getLogger("outlive")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _Stderr)]:
         logger.removeHandler(handler)
-    global _formatter
-    _formatter = _Json() if format == "json" else _Text()
-    handler, others = _Stderr(), _Stderr(logging.WARNING)
-    for one in (handler, others):
-        one.setFormatter(_formatter)
-    logger.addHandler(handler)
+    logger.addHandler(_Stderr())
     logger.setLevel(level)
-    logging.lastResort = others  # Warnings of asyncio, psycopg and other libraries must not block either.
+    logging.lastResort = _Stderr(logging.WARNING)  # Warnings of asyncio, psycopg and others must not block either.
 
 
 def write(level: str, message: str, fields: Fields, *, stack: str | None = None) -> None:
@@ -154,9 +150,9 @@ def flush(within_s: float = FLUSH_S) -> bool:
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
+            line = _formatter.format(record)
         except Exception as error:
-            line = self.format(_warning(f"a log line is lost: it can't be formatted: {record.msg!r}: {error!r}"))
+            line = _formatter.format(_warning(f"a log line is lost: it can't be formatted: {record.msg!r}: {error!r}"))
         relay(line)
 
 
@@ -167,8 +163,7 @@ def _warning(text: str) -> logging.LogRecord:
 class _Writer:
     """A thread that writes lines to stderr. Code that logs only appends to its queue.
 
-    logging's QueueListener would replace only `_run`: it drops, counts and flushes nothing. An item of the queue makes
-    some lines; a number stands for lines that were dropped, an event for a `flush`.
+    An item of the queue makes some lines; a number stands for lines that were dropped, an event for a `flush`.
     """
 
     def __init__(self) -> None:
@@ -210,19 +205,16 @@ class _Writer:
 
     def _run(self) -> None:
         while True:
-            self._write(self._queue.get())
-
-    def _write(self, item: tuple[Make, int] | int | threading.Event) -> None:
-        match item:
-            case threading.Event():
-                item.set()
-            case int():
-                lines = "1 log line was" if item == 1 else f"{item:,} log lines were"
-                gap = _formatter.format(_warning(f"{lines} dropped here: stderr did not take more"))
-                self._wrote(0, 0 if _write(_encoded(gap)) else item)
-            case (make, chars):
-                pieces = _cut(_encoded("\n".join(make())))
-                self._wrote(chars, sum(piece.count(b"\n") for piece in pieces if not _write(piece)))
+            match self._queue.get():
+                case threading.Event() as done:
+                    done.set()
+                case int() as lost:
+                    lines = "1 log line was" if lost == 1 else f"{lost:,} log lines were"
+                    gap = _formatter.format(_warning(f"{lines} dropped here: stderr did not take more"))
+                    self._wrote(0, 0 if _write(_encoded(gap)) else lost)
+                case (make, chars):
+                    pieces = _cut(_encoded("\n".join(make())))
+                    self._wrote(chars, sum(piece.count(b"\n") for piece in pieces if not _write(piece)))
 
     def _wrote(self, chars: int, lost: int) -> None:
         with self._lock:
@@ -266,7 +258,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stack = self.formatException(record.exc_info) if record.exc_info else None
         message = self.clean(record.getMessage())
-        return self.line(record.created, record.levelname, record.name, message, stack=stack)
+        return self.line(record.created, record.levelname, record.name, message, lambda: _extra(record), stack)
 
     def clean(self, message: str) -> str:
         message = redacted(message)
@@ -286,13 +278,7 @@ class _Text(logging.Formatter):
         return "\n".join([line, *(f"{head}    {self.clean(one)}" for one in below)]) if below else line
 
 
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        stack = self.formatException(record.exc_info) if record.exc_info else None
-        message = self.clean(record.getMessage())
-        return self.line(record.created, record.levelname, record.name, message, lambda: fields, stack)
-
+class _Json(_Text):
     def clean(self, message: str) -> str:
         return redacted(message)
 
@@ -302,6 +288,10 @@ class _Json(logging.Formatter):
         line = {"time": _time(int(created * 1000)), "level": level.lower(), "logger": logger, "message": message}
         exception = {"exception": redacted(stack)} if stack else {}
         return _priority(level) + msgspec.json.encode({**line, **exception, **fields()}, enc_hook=str).decode()
+
+
+def _extra(record: logging.LogRecord) -> Mapping[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 def _priority(level: str) -> str:
@@ -325,7 +315,7 @@ def _time(milliseconds: int) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{rest:03}Z"
 
 
-_formatter: _Text | _Json = _Text()
+_formatter = _Text()
 _writer = _Writer()
 os.register_at_fork(after_in_child=_writer.__init__)  # type: ignore[misc]  # With an empty queue and no thread.
 atexit.register(flush)

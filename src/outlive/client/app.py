@@ -335,9 +335,9 @@ class App:
 
             return producing.carrying(requests)
         if self.config.sentry:
-            from outlive.telemetry import sentry_trace
+            from outlive.telemetry import carried
 
-            return sentry_trace.carrying(requests)
+            return carried.carrying_sentry(requests)
         return requests
 
     def traced(self, request: JobRequest) -> JobRequest:

@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-MOST = 10_000
-MOST_BYTES = 16 * 1024 * 1024
+MOST, MOST_BYTES = 10_000, 16 * 1024 * 1024
 """How many things may wait, and how large they may be together."""
-PORTION = 2_000
-PORTION_BYTES = 256 * 1024
+PORTION, PORTION_BYTES = 2_000, 256 * 1024
+"""The same for those that are sent at once: a library may need a hundred times their size for that."""
 PAUSE_S = 0.2
-"""How many are sent at once at most, how large they are together, and how long the first of them waits for others. A
-library may need a hundred times their size to send them."""
+"""How long the first of a portion waits for others."""
 WARN_AGAIN_S = 60.0
 
 _log = logging.getLogger("outlive.worker")

@@ -1,13 +1,13 @@
 """The trace that a job carries in its options, and the ids of the spans of its attempts. This needs no library.
 
-The ids follow from the job's id and the number of the attempt, so every process that knows these knows the span: the
-supervisor that ends it, the child whose spans are below it, and the worker that notices the death of both.
+The ids follow from the job's id and the number of the attempt, so every process that knows these knows the span.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -31,6 +31,16 @@ def carrying(requests: list[JobRequest], more: Mapping[str, str]) -> list[JobReq
     """The same jobs with more options, such as the headers of a trace."""
     own = wire.encode(more)
     return [replace(one, options=_both(one.options, own)) for one in requests]
+
+
+def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
+    """The same jobs with the trace of Sentry that is current here, if its SDK is started."""
+    sdk = sys.modules.get("sentry_sdk")
+    if sdk is None or not sdk.get_client().is_active():
+        return requests
+    trace, span, *sampled = (sdk.get_traceparent() or "-").split("-")
+    header = f"00-{trace}-{span}-{'00' if sampled == ['0'] else '01'}"
+    return requests if parts_of(header) is None else carrying(requests, {"traceparent": header})
 
 
 def _both(limits: bytes | None, context: bytes) -> bytes:
