@@ -157,10 +157,8 @@ def _parts(info: types.Type) -> list[types.Type]:
 
 
 def encode(value: object, *, sort: bool = True) -> bytes:
-    """The value as JSON. Keys and sets are sorted, so that equal values have the same bytes.
-
-    msgspec sorts by `<`, which is not enough for all sets: with `sort`, they are sorted by their JSON.
-    """
+    """The value as JSON. Keys and sets are sorted, so that equal values have the same bytes. msgspec sorts by `<`,
+    which is not enough for all sets: with `sort`, they are sorted by their JSON."""
     if not sort:
         with contextlib.suppress(TypeError):  # It can't sort keys that are not text, or items that have no `<`.
             return encode_simple(value)

@@ -128,10 +128,7 @@ class Codec:
         )
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON, by name where possible: it does not matter whether they were given by position.
-
-        They are decoded again: a job gets what was given, or nothing is enqueued.
-        """
+        """The arguments as JSON, by name where possible. A job gets what was given, or nothing is enqueued."""
         return self.pack_with_results(args, kwargs, None).data
 
     def pack_with_results(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: Sequence[UUID] | None) -> Packed:
@@ -188,10 +185,8 @@ class Codec:
         return named
 
     def unpack(self, data: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and named arguments from JSON: an object, an array, or an object with both.
-
-        Jobs from SQL and from older clients are checked here first. BadArguments says what does not fit.
-        """
+        """Positional and named arguments from JSON: an object, an array, or an object with both. BadArguments says what
+        does not fit: jobs from SQL and from older clients are checked here first."""
         made = self.make()
         if made.decoder is not None:
             try:
@@ -214,11 +209,8 @@ class Codec:
         return self._each(Form.decode, self._bound(positional, named))
 
     def encode_result(self, value: object) -> bytes:
-        """The result as JSON, as annotated.
-
-        The job has done its work, so a result that is not as annotated is stored too if it is plain JSON. Otherwise
-        NotJson says what would change.
-        """
+        """The result as JSON, as annotated, or else as plain JSON, because the job has done its work. NotJson says what
+        would change."""
         if value is None:
             return b"null"  # Most jobs return None, also those that are annotated with something else.
         try:
@@ -256,10 +248,8 @@ class Codec:
             raise BadArguments(f"{self._task} can't be called with these arguments: {error}{hint}") from None
 
     def _each(self, convert: Callable[[Form, Any, str], T], bound: Mapping[str, Any]) -> tuple[list[T], dict[str, T]]:
-        """Convert every argument by its form, and return them by position and by name: by name where possible.
-
-        If there are values for *args, all parameters before them go by position.
-        """
+        """Convert every argument by its form, and return them by position and by name: by name where possible. If there
+        are values for *args, all parameters before them go by position."""
         forms, positional, named = self.make().forms, list[T](), dict[str, T]()
         has_rest = any(self._kinds[name] is _KIND.VAR_POSITIONAL for name in bound)
         for name, value in bound.items():

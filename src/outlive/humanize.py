@@ -44,10 +44,7 @@ def tail(text: str, lines: int) -> str:
 
 
 def innermost(stack: str, most: int) -> str:
-    """The lines nearest to the crash: the end of a traceback, or the start of a dump by faulthandler.
-
-    faulthandler dumps every thread. The current thread is the one that crashed.
-    """
+    """The lines nearest to the crash: the end of a traceback, or the current thread in a dump by faulthandler."""
     if "most recent call first" not in stack:
         return tail(stack, most)
     lines = [line for line in plain(stack).splitlines() if line]

@@ -139,16 +139,13 @@ class Call(Frame, tag=5):
 
 
 class KeptStep(msgspec.Struct, array_like=True):
-    """What a call `step` asks to keep. The answer is the value that is kept: it may be that of another attempt.
-
-    `relaxed`: the supervisor may write it some milliseconds later. It has it even if the child dies at once.
-    """
+    """What a call `step` asks to keep. The answer is the value that is kept: it may be that of another attempt."""
 
     name: Annotated[str, msgspec.Meta(max_length=MAX_STEP_CHARS)]
     value: bytes | None
     arguments: str | None
     took_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None
-    relaxed: bool = False
+    relaxed: bool = False  # The supervisor may write it some milliseconds later. It has it even if the child dies.
     token: int = 0  # The attempt that has taken it. A thread of an earlier job in a warm child may send one too.
 
 
@@ -234,17 +231,14 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Ready(Frame, tag=9):
-    """The app is imported. `threads` are the names of threads that a fork loses; `settings` are those in code.
-
-    `sentry` are options of its client of Sentry.
-    """
+    """The app is imported."""
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
     schedules: list[Schedule]
-    threads: list[str]
-    settings: dict[str, Any]
-    sentry: dict[str, str] = {}
+    threads: list[str]  # The names of threads that a fork loses.
+    settings: dict[str, Any]  # Those in code.
+    sentry: dict[str, str] = {}  # Options of the app's client of Sentry.
 
 
 class Broken(Frame, tag=10):

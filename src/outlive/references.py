@@ -1,13 +1,11 @@
 """References: what stands, in the arguments of a job, for the result of another job that it waits for.
 
-`outlive.result_of(job)` makes one. The arguments of such a job have one more key, with a template for each parameter
-that refers to results:
+`outlive.result_of(job)` makes one. Such arguments have one more key, with a template for each parameter that has one:
 
     {"limit": 3, "$results": {"page": 0, "rest": [1, {"is": "fixed"}], "named": {"of": {"a": 2}}}}
 
-A number is a place in `after`: it stands for the result of the job there. A list, and an object under `of`, hold more
-templates, and `is` a plain value. `after` follows a job that is replaced or not made, so its places stay right. The
-process of the job fills the results in.
+A number is a place in `after`: it stands for the result of the job there, which the process of the job fills in. A
+list, and an object under `of`, hold more templates, and `is` a plain value.
 """
 
 from __future__ import annotations
@@ -82,10 +80,7 @@ def template(value: object, path: str, place: Callable[[UUID], int]) -> object:
 
 
 def filled(args: bytes, results: Sequence[bytes | None]) -> tuple[bytes, list[str]]:
-    """The arguments with the results, and the names of those that stand for a result that is missing or None.
-
-    BadArguments if a template can't be read.
-    """
+    """The arguments with the results, and the names of those that stand for a result that is missing or None."""
     templates, others = _split(args)
     if not templates:
         return args, []

@@ -70,8 +70,7 @@ TRANSITIONS = (
         "One of these jobs ends without success, and this one has `on_failure=cancel`."),
 
     # A worker claims it.
-    Transition("claim", (PENDING, RETRYABLE), RUNNING, "end_and_claim",
-        "A worker takes it, if its source admits it."),
+    Transition("claim", (PENDING, RETRYABLE), RUNNING, "end_and_claim", "A worker takes it, if its source admits it."),
     Transition("claim", (RETRYABLE,), QUARANTINED, "end_and_claim",
         "Its task's `max_crashes` was lowered, and it has crashed that often: it is not started."),
     Transition("claim_suspect", (PENDING,), RUNNING, "claim_suspect",
@@ -157,8 +156,5 @@ TRANSITIONS = (
 
 
 def legal(event: str, before: State | None) -> tuple[State | None, ...]:
-    """The states that an event can lead to from this one; empty if it changes nothing.
-
-    Commands and pages offer a verb by it (operations/verbs.py), and the tests hold the SQL against it.
-    """
+    """The states that an event can lead to from this one; empty if it changes nothing."""
     return tuple(t.after for t in TRANSITIONS if t.event == event and before in t.before)

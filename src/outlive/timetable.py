@@ -75,11 +75,8 @@ class Timetable:
                 yield tick
 
     def newest(self, first: datetime, now: datetime, *, most: int) -> list[datetime]:
-        """The newest ticks from `first` to now, the oldest of them first.
-
-        They are looked for in ever longer spans before now: an outage may have been long, and all ticks since `first`
-        too many to go through.
-        """
+        """The newest ticks from `first` to now, the oldest of them first. They are looked for in ever longer spans
+        before now: an outage may have been long, and all ticks since `first` too many to go through."""
         first, now = first.astimezone(UTC), now.astimezone(UTC)
         span = timedelta(minutes=1)
         while True:
@@ -91,10 +88,8 @@ class Timetable:
 
 
 class _Sim(CronSim):
-    """It looks for the next hour in steps of 3,600 seconds.
-
-    Where the clocks shift by half an hour, cronsim would begin that hour at half past. This goes back to its beginning.
-    """
+    """cronsim looks for the next hour in steps of 3,600 seconds. Where the clocks shift by half an hour, that is half
+    past an hour: this goes back to its beginning."""
 
     def advance_hour(self) -> bool:
         before, zone = self.dt, self.dt.tzinfo

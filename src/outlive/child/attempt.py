@@ -152,10 +152,7 @@ async def _acall(this: _Attempt, encoded: bytes, inputs: list[bytes | None]) -> 
 
 def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
     """Call the task's function with the job's arguments. To decode them may run its code too: that of their classes.
-
-    A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
-    that stop the job raise `Stopped` in here, and nowhere else.
-    """
+    Signals that stop the job raise `Stopped` in here, and nowhere else."""
     task, channel = this.task, this.channel
     try:
         encoded, inputs = channel.talk(_arguments(this.run))

@@ -53,10 +53,7 @@ class Raised(NamedTuple):
 
 
 def guarded(code: Callable[..., T], *args: object) -> T | Raised:
-    """Run code of the job: its function, or a method of its results, exceptions or streams.
-
-    Nothing else in a child catches what that raises, which may be anything, even SystemExit.
-    """
+    """Run code of the job, as its function or a method of its results. Only this catches what that raises: anything."""
     try:
         return code(*args)
     except BaseException as error:
@@ -140,16 +137,13 @@ class ProcessStart:
         self.lifespans = list(lifespans)  # What surrounds the jobs that share it.
 
     def run(self, pid: int) -> Raised | None:
-        """Run what is due. What it raises ends the job that has begun, and the next one tries again.
-
-        A signal that stops this job may come here, or between here and the job's code.
-        """
+        """Run what is due. What it raises ends the job that has begun, and the next one tries again."""
         while self.due:
             hook = self.due[0]
             if isinstance(ran := guarded(_call, hook, pid), Raised):
                 return Raised(ran.error, f" (in {hook.__qualname__}, before the first job of its process)")
             del self.due[0]
-        stops.job_has_begun()
+        stops.job_has_begun()  # A signal that stops it may come here, or between here and its code.
         return None
 
 

@@ -156,10 +156,8 @@ class Journal:
         return name, None if found.arguments == TIMED_OUT else found.value
 
     def spawn_and_wait(self, spawns: bytes) -> Talk[list[UUID]]:
-        """Spawn jobs, and wait until they have ended. Returns their ids, in the order of the spawns.
-
-        If an earlier attempt has spawned them, some may not have ended: `wait_for` waits for these.
-        """
+        """Spawn jobs, and wait until they have ended. Returns their ids, in the order of the spawns. If an earlier
+        attempt has spawned them, some may not have ended: `wait_for` waits for these."""
         name = self._next_name("gather")
         return _ids.decode((self._kept.get(name) or (yield from self._wait(name, spawns=spawns))).value)
 

@@ -48,10 +48,7 @@ def _flush_output() -> None:
 
 
 def _mark_output(token: int) -> bool:
-    """If some output of this job is still unread, write a mark after it.
-
-    Otherwise no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
-    """
+    """If some output of this job is still unread, write a mark after it. Standard output and error share one pipe."""
     try:
         unread = linux.unread_bytes(STDOUT)
         if unread:
@@ -62,12 +59,8 @@ def _mark_output(token: int) -> bool:
 
 
 def _any_subprocess_ended() -> bool:
-    """Whether a process that this child has started has ended. That may be why the job failed.
-
-    Every process has page faults: if reaped processes had any, one was reaped. It may be one of an earlier job in this
-    child, which only delays the report of the failure.
-    """
-    if getrusage(RUSAGE_CHILDREN).ru_minflt:
+    """Whether a process that this child has started has ended, if only in an earlier job: that delays a report."""
+    if getrusage(RUSAGE_CHILDREN).ru_minflt:  # Every process has page faults, so one was reaped.
         return True
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -66,11 +66,7 @@ current: ContextVar[Seat | None] = ContextVar("current", default=None)
 
 
 class Threads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`.
-
-    A call can't be cancelled, so it may go on when its job has ended. There are spare threads for such calls: no other
-    job waits for the thread of one.
-    """
+    """The threads of `asyncio.to_thread`. Some are spare: a call can't be cancelled, and may outlast its job."""
 
     def __init__(self, share: int) -> None:
         super().__init__(2 * share, "job")
@@ -103,10 +99,7 @@ class OwnTask(Task[Any]):
 
 
 class Noted(Coroutine[Any, Any, Any]):
-    """A coroutine of a job, or of what its jobs share. The supervisor can see from outside when its code runs.
-
-    A copy of this process that the code forks exits here: it must not go on with the jobs of others.
-    """
+    """A coroutine of a job, or of what its jobs share. The supervisor can see from outside when its code runs."""
 
     __slots__ = ("_code", "_copies_exit", "_pulse", "_token", "stays")
 
@@ -125,7 +118,7 @@ class Noted(Coroutine[Any, Any, Any]):
             return next(get_running_loop().create_future().__await__())
         self._pulse.run(self._token)
         try:
-            with self._copies_exit:
+            with self._copies_exit:  # A copy that the code forks must not go on with the jobs of others.
                 return go_on(*given)
         except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the loop for it.
             raise RuntimeError(f"a task of the job raised {type(error).__name__}: {error}") from error

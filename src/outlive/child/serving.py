@@ -65,10 +65,7 @@ def import_app(target: Target) -> importing.App:
 
 
 def install_handlers(stack: int) -> None:
-    """Install the handlers that write the process' stack to the descriptor `stack`.
-
-    The zygote does this once for all its children: a child need not copy a page that was written before the fork.
-    """
+    """Let signals write the stack to this descriptor. Done before the fork, it makes no child copy a page."""
     faulthandler.enable(stack, all_threads=True)
     signal.signal(signal.SIGTERM, stops.on_stop)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
@@ -76,10 +73,8 @@ def install_handlers(stack: int) -> None:
 
 
 def rehearse(stack: int) -> Channel:
-    """Run an empty job a few times in the zygote, unseen from outside: children inherit an interpreter that is warm.
-
-    They inherit the channel too, because making one would copy another thirty pages in each child.
-    """
+    """Run an empty job a few times in the zygote, unseen from outside: children inherit an interpreter that is warm,
+    and the channel, because making one would copy another thirty pages in each."""
     channel = Channel(socket.socket(socket.AF_UNIX), os.open(os.devnull, os.O_RDONLY), stack)
     saved = [os.dup(descriptor) for descriptor in (0, 1, 2)]
     read, write = os.pipe()

@@ -1,7 +1,6 @@
 """What a job asks its supervisor, and what it makes of the answers, without a word on how it waits for them.
 
-A talk yields its questions, a verb and a body each, and is sent the answers. `Channel.talk` holds one; `Channel.atalk`
-is its async twin.
+A talk yields its questions, a verb and a body each, and is sent the answers, by `Channel.talk` or `Channel.atalk`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ def wait(wait: protocol.Wait) -> Talk[protocol.Waited]:
 
 
 def secret(*, completing: bool) -> Talk[str]:
-    """What proves to the database that the job owns its attempt, in a transaction of its own.
-
-    `completing`: the job ends the attempt there, and the supervisor must not.
-    """
+    """What proves to the database that the job owns its attempt. `completing`: the supervisor must not end that."""
     return (yield "complete" if completing else "secret", b"").decode()
 
 

@@ -17,11 +17,8 @@ _limit_s = 0.0  # The limit that counts now; 0 if none does.
 
 @contextmanager
 def time_limit(seconds: float | None, what: str, error: type[Exception] = TimeoutError) -> Iterator[None]:
-    """Raise this error in a block that takes longer.
-
-    Python code is interrupted. Native code that does not return is ended by the timeout of its task.
-    An alarm that comes sooner, such as that of a step that calls this one, stays in place.
-    """
+    """Raise this error in a block of Python that takes longer. Native code that does not return is ended by the timeout
+    of its task. An alarm that comes sooner, such as that of a step that calls this one, stays in place."""
     if seconds is not None:
         import threading  # Not at the top: it halves the rate of forks.
 

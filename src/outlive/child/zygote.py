@@ -139,11 +139,9 @@ class Zygote:
                 self.send(exit)
 
     def kill_strays(self) -> list[protocol.Exited]:
-        """Kill children that this process did not fork: the kernel gave them to it when their job died.
-
-        They are gone before the job's end is reported, except for processes that die slowly or belong to another user.
-        In the zygote they are children of a dead parent, which the supervisor may know: their exits are returned.
-        """
+        """Kill children that this process did not fork: the kernel gave them to it when their job died. All but those
+        that die slowly or belong to another user are gone before the job's end is reported. In the zygote they are
+        children of a dead parent, which the supervisor may know: their exits are returned."""
         exits = []
         deadline = 0.0
         while strays := self.all_children() - self.children - self.left:
@@ -215,10 +213,8 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
 
 
 def _make_codecs(app: App) -> None:
-    """Make what decodes the arguments of each task, before any fork: otherwise each child would make it.
-
-    Arguments of schedules are checked again. Annotations may name what came later in their module.
-    """
+    """Make what decodes the arguments of each task, before any fork: otherwise each child would make it. Arguments of
+    schedules are checked again, because annotations may name what came later in their module."""
     for task in app.tasks.values():
         task.codec.make()
     for schedule in app.schedules.values():

@@ -133,10 +133,8 @@ def handling(numbers: tuple[signal.Signals, ...], action: Callable[..., object] 
 def worker(
     target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str]
 ) -> AbstractContextManager[Program]:
-    """A worker that is stopped afterwards, and killed if that takes long. `more` goes into its environment.
-
-    The current directory may have an outlive.toml, so it works in another one.
-    """
+    """A worker that is stopped afterwards, and killed if that takes long. `more` goes into its environment. Its
+    directory is another one than this, which may have an outlive.toml."""
     words = [*worker_words(target, slots=slots), "--quiet"]
     return started(words, environment=worker_environment(url) | dict(more), directory=directory, name="the worker")
 
