@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from os import _exit, getpid
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from outlive.child import stops
@@ -40,7 +40,7 @@ class Raised(NamedTuple):
 
     def stack(self) -> str | None:
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""
-        lines = guarded(_formatted, self.error)
+        lines = guarded(traceback.format_exception, type(self.error), self.error, theirs(self.error))
         if isinstance(lines, Raised):
             lines = guarded(traceback.format_tb, self.error.__traceback__)
         return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
@@ -68,12 +68,12 @@ async def aguarded(code: Awaitable[T]) -> T | Raised:
         return Raised(error)
 
 
-def _formatted(error: BaseException) -> list[str]:
-    """Its traceback from the first frame of the job's code on: those of outlive that called it are always the same."""
-    found = traceback.TracebackException.from_exception(error, compact=True)
-    theirs = next((n for n, frame in enumerate(found.stack) if not frame.filename.startswith(OURS)), 0)
-    del found.stack[:theirs]
-    return list(found.format())
+def theirs(error: BaseException) -> TracebackType | None:
+    """The traceback from the first frame of the job's code on: those of outlive that called it are always the same."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(OURS):
+        found = found.tb_next
+    return found or error.__traceback__
 
 
 def storable(text: str, max_chars: int) -> str:

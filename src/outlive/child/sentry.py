@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from contextvars import ContextVar
-from types import TracebackType
 from uuid import UUID
 
+from outlive.child.boundary import theirs
 from outlive.errors import ConfigError, not_installed
 from outlive.protocol import Run
 from outlive.telemetry.carried import parts_of
@@ -57,7 +57,7 @@ class Sentry:
         """Make an event of what the job's code has raised."""
         client = sentry_sdk.get_client()
         mechanism = {"type": "outlive", "handled": False}
-        found = (type(error), error, _own_frames(error.__traceback__))
+        found = (type(error), error, theirs(error))
         event, hint = event_from_exception(found, client_options=client.options, mechanism=mechanism)
         sentry_sdk.capture_event(event, hint=hint)
 
@@ -66,11 +66,3 @@ class Sentry:
 
     def flush(self, within_s: float) -> None:
         sentry_sdk.get_client().flush(timeout=within_s)
-
-
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames above the job's function, which are outlive's."""
-    found = trace
-    while found is not None and str(found.tb_frame.f_globals.get("__name__", "")).startswith("outlive.child."):
-        found = found.tb_next
-    return found or trace

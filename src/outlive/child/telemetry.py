@@ -38,13 +38,9 @@ class Watchers:
         """The job has ended like this. An exception without a stack, `Retry` and `Fail` say how the job should end."""
         if not self._all:
             return
-        if (
-            self._sentry is not None
-            and isinstance(returned, Raised)
-            and done.stack is not None
-            and not issubclass(type(returned.error), (Retry, Fail))
-        ):
-            done.told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
+        error = returned.error if isinstance(returned, Raised) and done.stack is not None else None
+        if self._sentry is not None and error is not None and not issubclass(type(error), (Retry, Fail)):
+            done.told = not isinstance(guarded(self._sentry.failed, error), Raised)
         for one in self._all:
             guarded(one.end)
         done.ended_at = time()
