@@ -44,8 +44,7 @@ class Form(msgspec.Struct, frozen=True):
     """How the values of one annotation become JSON and come back."""
 
     hint: Any = Any
-    type: types.Type | None = None
-    """None: the value is plain JSON, because there is no annotation, it says nothing, or it is not used."""
+    type: types.Type | None = None  # None: plain JSON, because the annotation is missing, says nothing or is not used.
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
     unused: str = ""  # Why the annotation is not used.
     missing: bool = False  # It is not used because it names something that is not defined, perhaps not yet.

@@ -44,8 +44,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     preload: bool = True
     share: int = 1
     needs: tuple[str, ...] = ()
-    backoff_s: float | tuple[float, ...] | None = None
-    """A base that doubles up to the cap of the configuration, or all delays."""
+    backoff_s: float | tuple[float, ...] | None = None  # A base that doubles up to the configured cap, or all delays.
     retry_on: tuple[type[BaseException], ...] = ()
     fail_on: tuple[type[BaseException], ...] = ()
     on_worker_death: OnWorkerDeath = "retry"
@@ -176,8 +175,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     on_failed: Mapping[str, Any] | None = None
     """The job that is enqueued when one of the task fails for good and names none itself."""
-    function: str | None = None
-    """Its function and the names of its parameters, by which tasks of one name in two apps are told apart."""
+    function: str | None = None  # With its parameters: it tells tasks of one name in two apps apart.
     priority: int = 5
     signature: tuple[Parameter, ...] | None = None  # What a form asks for; None: not known.
     share: int = 1  # How many of its jobs run at once in one process, which has one slot.

@@ -18,8 +18,7 @@ from outlive.policy import TaskRow
 from outlive.states import Outcome
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # A longer frame can't come from outlive.
-MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-"""The most that a job's result, its records and the jobs that it spawns have together."""
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024  # Of a job's result, its records and the jobs that it spawns together.
 MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
 CHECKPOINT = "checkpoint"  # The only step whose value is replaced (`keep_steps` in sql/statements/steps.sql).
@@ -28,8 +27,7 @@ MAX_SPANS_BYTES = 256 * 1024
 MAX_STEP_CHARS = 1000
 MAX_STEPS = 10_000
 MAX_STEP_BYTES = 16 * 1024 * 1024  # This is how much the values of a job's steps have together.
-STACK_SIGNAL = signal.SIGSTKFLT
-"""A job's process writes its stack on this signal, which nothing else sends, and goes on."""
+STACK_SIGNAL = signal.SIGSTKFLT  # A job's process writes its stack on this signal, which nothing else sends.
 STEPS_UNDER_WAY_BYTES = 1024
 """The beginning of a child's stack file has the names of the steps that are under way, for the evidence if the child
 dies. The stack follows."""
@@ -65,8 +63,7 @@ class Run(Frame, tag=1):
     trace: tuple[str, str] | None = None
     """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate. With Sentry
     alone: that of the span that has enqueued the job."""
-    steps: bytes | None = b""
-    """Earlier steps: a JSON array of names, values and arguments, or nothing. None: the child asks for them."""
+    steps: bytes | None = b""  # Earlier steps, as a JSON array of names, values and arguments. None: the child asks.
     shared: bool = False  # Run it beside the other jobs of this child.
     failures: int = 0
 
@@ -112,8 +109,7 @@ class Done(Frame, tag=4):
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
     process_ended: bool = False  # A process that the job had started has ended, which may be why the job failed.
     told: bool = False  # With Sentry: the child has made an event of the job's exception.
-    ended_at: float | None = None
-    """With OpenTelemetry or Sentry: the time at which it ended. The supervisor reads this frame some time later."""
+    ended_at: float | None = None  # With OpenTelemetry or Sentry: the time. The supervisor reads this frame later.
     changed: str | None = None  # With `recycle_after="clean"`: the child exits, because the job has changed this in it.
     stopped: bool = False  # A signal to stop has ended the job.
     restart: bytes | None = None  # The job begins again with these arguments.
@@ -217,8 +213,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
     memory_bytes: int | None
     max_jobs: int  # How many jobs a child runs: `recycle_after` as a number.
     preload: bool
-    retries_timeouts: bool = True
-    """False: a time-out is final, because the task's `fail_on` and `retry_on` say so of a TimeoutError."""
+    retries_timeouts: bool = True  # False: `fail_on` and `retry_on` of the task make a TimeoutError final.
 
     @property
     def share(self) -> int:

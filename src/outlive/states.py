@@ -51,8 +51,7 @@ class Transition(NamedTuple):
 
 PENDING, RETRYABLE, RUNNING, BLOCKED, SUSPENDED, QUARANTINED, SUCCEEDED, FAILED, CANCELLED = State
 FINISHED = frozenset({SUCCEEDED, FAILED, CANCELLED})
-OVER = FINISHED | {QUARANTINED}
-"""A client that waits for the result waits no longer: a quarantined job goes on only if a person releases it."""
+OVER = FINISHED | {QUARANTINED}  # A client that waits for the result waits no longer.
 ASKED_TO_CANCEL = "It ends so after an operator has asked to cancel it."
 
 # fmt: off

@@ -56,16 +56,14 @@ class Channel:
     def __init__(self, sock: socket.socket, tickets: int, stack: int) -> None:
         self._socket = sock
         self.tickets = tickets
-        self.stack = stack
-        """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
+        self.stack = stack  # The descriptor to which faulthandler writes. Each child puts its own file behind it.
         self._frames = protocol.FrameReader(protocol.TO_CHILD)
         self._runs: deque[protocol.Run] = deque()
         self._replies: dict[int, protocol.Reply] = {}
         self._stopping = False
         self._number = 0
         self._run: protocol.Run | None = None
-        self.pid = getpid()
-        """The process that owns the socket. A copy that the job forks has the same socket, and must not use it."""
+        self.pid = getpid()  # It owns the socket. A copy that the job forks has the same one, and must not use it.
         self.worker = WORKER
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from outlive.caller_connections import AsyncConnection, Borrowed, SyncConnection
     from outlive.child.channel import Channel
 
-MAX_KEY_BYTES = 1000
-"""Scope, source and key of a record share one row of an index, and such a row takes at most 2704 bytes."""
+MAX_KEY_BYTES = 1000  # Scope, source and key of a record share a row of an index, which takes at most 2704 bytes.
 
 R = TypeVar("R")
 own_task: ContextVar[object] = ContextVar("own_task", default=None)

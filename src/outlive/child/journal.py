@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     from outlive.child.steps import Step
 
 MAX_ARGUMENTS_CHARS = 200
-DECIDED = Cancel | Fail | Retry | Snooze | StaleAttempt
-"""Exceptions that say how the whole job ends, or that its attempt has ended already."""
+DECIDED = Cancel | Fail | Retry | Snooze | StaleAttempt  # They say how the job ends, or that its attempt has ended.
 TIMED_OUT = "timed out"  # What a wait for a signal is kept with, in place of arguments, if the signal did not come.
 
 _came_with_job = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, str | None]])
 _ids = msgspec.json.Decoder(list[UUID])
-_inside: ContextVar[str] = ContextVar("_inside", default="")
-"""The step whose code runs. Tasks of asyncio inherit it, and threads don't."""
+_inside: ContextVar[str] = ContextVar("_inside", default="")  # The step whose code runs. Threads don't inherit it.
 
 
 class _Kept(NamedTuple):
@@ -63,11 +61,9 @@ class Journal:
         self._bytes = sum(len(one.value) for one in self._kept.values())
         self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often each step was called, by the step that calls it."""
-        self._under_way: dict[str, str] = {}
-        """The names of the steps that are under way, by what they have without a number."""
+        self._under_way: dict[str, str] = {}  # The steps that are under way, by their names without a number.
         self._waits_in: str | None = None
-        self._failed: dict[str, tuple[float, str]] = {}
-        """The steps that have raised: when, and what. The job may have caught it."""
+        self._failed: dict[str, tuple[float, str]] = {}  # The steps that have raised: when, and what.
         self._effects: set[str] = set()  # The steps that this attempt keeps, or has tried to keep, with `once`.
 
     def take(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,8 +13,7 @@ from outlive import protocol
 from outlive.child.boundary import CopiesExit
 from outlive.protocol import Done, Run
 
-CALLS_AT_ONCE = 4
-"""How many calls of one job are under way. The supervisor kills a child that has eight for each of its seats."""
+CALLS_AT_ONCE = 4  # For one job. The supervisor kills a child that has eight calls under way for each of its seats.
 
 
 class Pulse:
@@ -48,8 +47,7 @@ class Seat:
         self.asks: Task[Any] | None = None  # The task in which it waits outside of this process, if it does.
         self.begun: set[Task[Any]] = set()  # The tasks that it has begun, until they end.
         self.calls = Semaphore(CALLS_AT_ONCE)
-        self.in_threads: set[Future[Any]] = set()
-        """Its calls that are under way in threads, such as those of `asyncio.to_thread`."""
+        self.in_threads: set[Future[Any]] = set()  # Its calls that are under way in threads.
         self.halted = self.over = False  # It was told to stop; it has returned.
         self.partial = ""  # What it has printed since its last line break.
 

@@ -24,8 +24,7 @@ except ImportError:
 SHARED = ("dsn", "environment", "release", "server_name")
 """The options of the app's client that the supervisor uses too: it makes the events of crashes."""
 
-_scope: ContextVar[ExitStack] = ContextVar("outlive_scope")
-"""What the job that runs here has entered: others may run beside it."""
+_scope: ContextVar[ExitStack] = ContextVar("outlive_scope")  # What the job that runs here has entered.
 
 
 class Sentry:

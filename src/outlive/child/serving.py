@@ -47,8 +47,7 @@ class Inheritance(NamedTuple):
 
 
 NOT_IMPORTED = 3
-OOM_SCORE = 500
-"""How much rather than the supervisor the kernel kills a child: rather than its parent and the zygote, too."""
+OOM_SCORE = 500  # How much rather than the supervisor, its parent and the zygote the kernel kills a child.
 REHEARSALS = 20  # Python specialises code that has run about eight times.
 _SIGCHLD, _SIGHUP, _SIGINT, _SIGKILL = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGKILL))
 _DEFAULT = int(signal.SIG_DFL)

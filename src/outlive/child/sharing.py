@@ -53,8 +53,7 @@ class Shared:
         self._pulse, self._copies_exit = Pulse(channel.stack), CopiesExit(channel.pid)
         self._outside = contextvars.copy_context()  # What is not a job's runs in here.
         self._seats: dict[int, Seat] = {}
-        self._suspended: list[Seat] = []
-        """Kept, because to free one would close its coroutines, and run their `finally`."""
+        self._suspended: list[Seat] = []  # Kept: to free one would close its coroutines, and run their `finally`.
         self._leaving = False  # The supervisor sends no more.
         self._empty: Future[None] = self._loop.create_future()
         self._closing = asyncio.Event()

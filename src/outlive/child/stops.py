@@ -6,8 +6,7 @@ from types import FrameType
 
 from outlive.errors import Stopped
 
-holds = 1
-"""How many blocks of outlive's own code are under way: 1 until a job's code runs. `Stopped` is raised only at 0."""
+holds = 1  # How many blocks of outlive's own code are under way. `Stopped` is raised only at 0.
 last_signal = 0  # The signal that has come since the last job began; 0 if none has.
 _pending = False
 _begun = False  # The next job has begun: a signal that comes before its code runs is for it.

@@ -27,8 +27,7 @@ class Watchers:
     def __init__(self, tracing: Tracing | None, sentry: Sentry | None) -> None:
         self._sentry = sentry
         self._all = [one for one in (tracing, sentry) if one is not None]
-        self.sentry = {} if sentry is None else sentry.options
-        """With these options the supervisor makes the events of crashes."""
+        self.sentry = {} if sentry is None else sentry.options  # For events of crashes, which the supervisor makes.
 
     def begin(self, run: Run) -> None:
         for one in self._all:

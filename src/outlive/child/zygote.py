@@ -35,8 +35,7 @@ OOM_SCORE = 250  # How much rather than the supervisor the kernel kills a zygote
 STRAYS_S = 0.2  # How long the end of a job waits for its leftover processes to die of SIGKILL.
 END_S = 2.0
 PAUSE_S = 0.0005
-FEW_BYTES, MANY_BYTES = 256, 65536
-"""How much is read at once: a large buffer makes the C library write to more pages, and each fork pays for them."""
+FEW_BYTES, MANY_BYTES = 256, 65536  # Each fork pays for the pages that a large buffer makes C write to.
 MOST_DESCRIPTORS = 8
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _SIGCONT = int(signal.SIGCONT)  # A job may have stopped a process that has to act when the one above it dies.
@@ -55,8 +54,7 @@ class Zygote:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self.wake_read = wake_read
-        self.own = (control.fileno(), wake_read, wake_write, self.offspring)
-        """The descriptors that a fork must not share with this process."""
+        self.own = (control.fileno(), wake_read, wake_write, self.offspring)  # A fork must not share these.
 
     def run(self) -> None:
         poll = select.poll()
