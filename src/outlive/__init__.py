@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from outlive.child.steps import step as step
     from outlive.client.app import App as App
     from outlive.client.batch import Batch as Batch
+    from outlive.client.handles import Queue as Queue
+    from outlive.client.handles import Worker as Worker
     from outlive.client.job import Job as Job
     from outlive.client.job import agather as agather
     from outlive.client.job import gather as gather
@@ -21,12 +23,10 @@ if TYPE_CHECKING:
     from outlive.client.linking import group as group
     from outlive.client.linking import result_of as result_of
     from outlive.client.options import BoundJob as BoundJob
-    from outlive.client.queue import Queue as Queue
     from outlive.client.records import dedupe_key as dedupe_key
     from outlive.client.source import Request as Request
     from outlive.client.source import Source as Source
     from outlive.client.task import Task as Task
-    from outlive.client.worker import Worker as Worker
     from outlive.errors import BadArguments as BadArguments
     from outlive.errors import BatchNotFound as BatchNotFound
     from outlive.errors import Cancel as Cancel
@@ -61,14 +61,13 @@ _NAMES = {
     "child.steps": "Step step",
     "client.app": "App",
     "client.batch": "Batch",
+    "client.handles": "Queue Worker",
     "client.job": "Job agather gather",
     "client.linking": "Group achain agroup chain group result_of",
     "client.options": "BoundJob",
-    "client.queue": "Queue",
     "client.records": "dedupe_key",
     "client.source": "Request Source",
     "client.task": "Task",
-    "client.worker": "Worker",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
     "JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt "
     "Stopped WrongConnection",

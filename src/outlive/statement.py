@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 Row = tuple[Any, ...]
 
 

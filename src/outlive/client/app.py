@@ -1,7 +1,4 @@
-"""The app: tasks are registered on it, and jobs are enqueued and looked up through it.
-
-An app is lazy: it reads no settings and opens no connection before it needs them.
-"""
+"""The app: tasks are registered on it, and jobs are enqueued through it. It reads settings and connects when needed."""
 
 from __future__ import annotations
 
@@ -19,14 +16,13 @@ from outlive import store, validation, wire
 from outlive.client import declaring, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
+from outlive.client.handles import Queue, Worker
 from outlive.client.job import Job
 from outlive.client.options import BoundJob, OnFailed
-from outlive.client.queue import Queue
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, follower
-from outlive.client.worker import Worker
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
@@ -210,8 +206,7 @@ class App:
 
         `after`: the last record of a page, which the next page follows.
         """
-        wanted = store.list_records(scope=scope, source=source, key=key, after=_place(after), limit=limit)
-        return self.runner.run(wanted)
+        return self.runner.run(_records(scope, source, key, after, limit))
 
     async def arecords(
         self,
@@ -223,8 +218,7 @@ class App:
         limit: int = 10_000,
     ) -> list[Record]:
         """The async twin of `records`."""
-        wanted = store.list_records(scope=scope, source=source, key=key, after=_place(after), limit=limit)
-        return await self.runner.arun(wanted)
+        return await self.runner.arun(_records(scope, source, key, after, limit))
 
     def get_job(self, id: UUID | str) -> Job[Any]:
         """A handle on a job by its id, which may be text. It does not ask the database."""
@@ -268,7 +262,8 @@ class App:
         """Enqueue all of them or none, in one transaction."""
         with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
-            return self._handles(requests, self.runner.run_all(self._statements(requests, connection), connection))
+            statements = self._statements(requests, notify=connection is not None)
+            return self._handles(requests, self.runner.run_all(statements, connection))
 
     async def aenqueue_many(
         self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
@@ -276,8 +271,8 @@ class App:
         """The async twin of `enqueue_many`."""
         with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
-            answers = await self.runner.arun_all(self._statements(requests, connection), connection)
-            return self._handles(requests, answers)
+            statements = self._statements(requests, notify=connection is not None)
+            return self._handles(requests, await self.runner.arun_all(statements, connection))
 
     def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: SyncConnection | None = None) -> int:
         """Enqueue any number of jobs in little memory, and return how many. Each portion commits by itself.
@@ -289,7 +284,7 @@ class App:
         if connection is not None:
             with self._enqueuing(connection) as carry:
                 for portion in portions:
-                    self.runner.run_all(self._statements(carry(portion), connection), connection)
+                    self.runner.run_all(self._statements(carry(portion), notify=True), connection)
                     count += len(portion)
             return count
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
@@ -312,15 +307,13 @@ class App:
         count = 0
         with self._enqueuing(connection) as carry:
             for portion in _portions(job.request for job in jobs):
-                await self.runner.arun_all(self._statements(carry(portion), connection), connection)
+                statements = self._statements(carry(portion), notify=connection is not None)
+                await self.runner.arun_all(statements, connection)
                 count += len(portion)
         return count
 
-    def _enqueuing(
-        self, connection: AnyConnection | None
-    ) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
-        """A span of OpenTelemetry around an enqueue, if that is on, or the trace of Sentry. Jobs that go through its
-        function carry it."""
+    def _enqueuing(self, connection: AnyConnection | None) -> AbstractContextManager[Carry]:
+        """A span of OpenTelemetry around an enqueue, or the trace of Sentry, and what lets jobs carry it."""
         config = self.config
         if config.otel:
             from outlive.telemetry import producing  # Not at the top: its library is optional.
@@ -352,10 +345,8 @@ class App:
                 f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
             )
 
-    def _statements(
-        self, requests: list[JobRequest], connection: AnyConnection | None = None
-    ) -> list[Statement[dict[UUID, UUID]]]:
-        limit_bytes, notify = self.config.max_args_bytes, connection is not None
+    def _statements(self, requests: list[JobRequest], *, notify: bool = False) -> list[Statement[dict[UUID, UUID]]]:
+        limit_bytes = self.config.max_args_bytes
         for request in requests:
             if len(request.args) > limit_bytes:
                 self.check(request)
@@ -395,6 +386,8 @@ def _portions(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
         yield portion
 
 
-def _place(record: Record | None) -> tuple[str, str, str]:
-    """Where a record is in the order of all."""
-    return ("", "", "") if record is None else (record.scope, record.source, record.dedupe_key)
+def _records(
+    scope: str | None, source: str | None, key: str | None, after: Record | None, limit: int
+) -> Statement[list[Record]]:
+    place = ("", "", "") if after is None else (after.scope, after.source, after.dedupe_key)
+    return store.list_records(scope=scope, source=source, key=key, after=place, limit=limit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
 from outlive import store
@@ -19,9 +19,6 @@ from outlive.errors import no_batch
 from outlive.model import BatchCounts
 from outlive.statement import Statement
 from outlive.validation import refused
-
-if TYPE_CHECKING:
-    from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
 
 T = TypeVar("T")
 
@@ -33,7 +30,7 @@ class Batch:
     id: UUID
     """The batch's id."""
     _runner: StatementRunner = field(repr=False, compare=False)
-    _connection: AnyConnection | None = field(default=None, repr=False, compare=False)
+    _connection: Any = field(default=None, repr=False, compare=False)
 
     def counts(self) -> BatchCounts:
         """How many jobs the batch has, and how many of them have ended in which way."""
@@ -100,10 +97,10 @@ class Batch:
             past = await self._arun(store.cancel_batch(self.id, past))
 
     def _run(self, one: Statement[T]) -> T:
-        return self._runner.run_all([one], cast("SyncConnection | None", self._connection))[0]
+        return self._runner.run(one, self._connection)
 
     async def _arun(self, one: Statement[T]) -> T:
-        return (await self._runner.arun_all([one], cast("AsyncConnection | None", self._connection)))[0]
+        return await self._runner.arun(one, self._connection)
 
     def _found(self, found: T | None) -> T:
         if found is None:
@@ -114,13 +111,12 @@ class Batch:
         return TimeoutError(f"batch {self.id} was not done within {timeout:g} s")
 
 
+@dataclass(frozen=True, slots=True)
 class BatchBlock:
     """The block of `with app.batch(…)`. If it raises, the batch stays open."""
 
-    __slots__ = ("_batch", "_opening")
-
-    def __init__(self, batch: Batch, opening: Statement[UUID]) -> None:
-        self._batch, self._opening = batch, opening
+    _batch: Batch
+    _opening: Statement[UUID]
 
     def __enter__(self) -> Batch:
         self._batch._run(self._opening)

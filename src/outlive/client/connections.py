@@ -1,8 +1,7 @@
 """The client's connections to the database: opened when needed, shared by threads, not by processes.
 
-Idle connections are kept in a list. A caller takes one from it, or opens one. A forked process forgets the list and
-does not close it: the sockets are its parent's. Each event loop has its own async connections, and never more than
-PLACES of them: its tasks may be thousands, and the server has room for about a hundred sessions.
+A forked process forgets those of its parent and does not close them: the sockets are the parent's. Each event loop has
+its own, and never more than PLACES: its tasks may be thousands, and the server has room for about a hundred sessions.
 """
 
 from __future__ import annotations
@@ -140,18 +139,19 @@ class Connections:
         if until is None:
             return db.connect(self._ready_url())
         opened: Future[db.Connection] = Future()
-        threading.Thread(target=self._open_into, args=[opened], name="outlive-connecting", daemon=True).start()
+
+        def connect() -> None:
+            try:
+                opened.set_result(self._open(None))
+            except BaseException as error:
+                opened.set_exception(error)
+
+        threading.Thread(target=connect, name="outlive-connecting", daemon=True).start()
         try:
             return opened.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             opened.add_done_callback(_close_late)
             raise
-
-    def _open_into(self, opened: Future[db.Connection]) -> None:
-        try:
-            opened.set_result(self._open(None))
-        except BaseException as error:
-            opened.set_exception(error)
 
     async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]], until: float | None) -> T:
         """The async twin of `_once`."""
@@ -172,12 +172,10 @@ class Connections:
     def _of_this_loop(self) -> _OfLoop:
         self._notice_fork()
         loop = asyncio.get_running_loop()
-        return self._of_loops.get(loop) or self._add(loop)
-
-    def _add(self, loop: asyncio.AbstractEventLoop) -> _OfLoop:
-        """Make room for the connections of a loop, and close those of closed loops: tasks that have waited for a place
-        keep their loop from being freed."""
+        if (known := self._of_loops.get(loop)) is not None:
+            return known
         with self._lock:
+            # Tasks that have waited for a place keep their closed loop from being freed.
             for closed in [one for one in self._of_loops if one.is_closed()]:
                 for connection in self._of_loops.pop(closed).forget():
                     connection.pgconn.finish()
@@ -210,21 +208,18 @@ class Connections:
     def _ready_url(self) -> str:
         """The address of the database, whose schema is checked once."""
         config = self._config()
-        if self._checked is config:
-            return migrate.address(config)
-        address = migrate.ready(config)
+        address = migrate.address(config) if self._checked is config else migrate.ready(config)
         self._checked = config
         return address
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A place for one connection of an event loop."""
+    """A place for one connection of an event loop, which it has while that is idle. In a `hasty` one no statement waits
+    for a lock for long: it is repeated in another turn."""
 
     hasty: bool
-    """Its statements wait for no lock for long: they are repeated in another turn."""
     connection: db.AsyncConnection | None = None
-    """The connection, while it is idle."""
 
 
 class _OfLoop:
@@ -284,20 +279,16 @@ class _Retries:
     """When to repeat work that failed: at once, then after growing pauses, for PATIENCE_S from the first failure on."""
 
     def __init__(self, until: float | None) -> None:
-        self._until = until
-        self._deadline: float | None = None
-        self._pause_s = 0.0
+        self._until, self._deadline, self._pause_s = until, time.monotonic() + PATIENCE_S, 0.0
 
     def pause_s(self, error: psycopg.Error) -> float:
         """How long to wait before the next try. Raises the error, translated, if a retry can't help or is too late."""
-        self._deadline = self._deadline or time.monotonic() + PATIENCE_S
-        left_s = self._deadline - time.monotonic()
+        now = time.monotonic()
         refused = error.sqlstate is None and any(words in str(error) for words in _REFUSED)
         hopeless = refused or not db.transient(error)
-        if self._until is not None and not hopeless:
-            left_s = min(left_s, self._until - time.monotonic())
-            if self._until <= time.monotonic():
-                raise TimeoutError from error
+        if self._until is not None and self._until <= now and not hopeless:
+            raise TimeoutError from error
+        left_s = min(self._deadline, self._until or self._deadline) - now
         if left_s <= 0 or hopeless:
             with db.translated_errors():
                 raise error

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from outlive import policy, validation
 from outlive.client.source import Source, source_name
@@ -101,11 +101,10 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
     own_name, was = parsed.pop("name", None), parsed.pop("was", ())
 
     def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
-        _check(function)
-        if parsed.get("share", 1) > 1:
-            _check_shared(function, parsed)
+        _check(function, parsed)
         name = own_name or _name_of(function)
-        queue = parsed.get("queue") or _routed(name, app.queue_of)
+        routed = (queue for pattern, queue in app.queue_of.items() if fnmatchcase(name, pattern))
+        queue = parsed.get("queue") or next(routed, None)
         task: Task[..., Any, Any] = Task(app, function, policy.Policy(**parsed | {"queue": queue}), name, was)
         for one in (name, *was):
             if app.tasks.get(one, task).function is not function:
@@ -118,26 +117,24 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
 
 def expect_plain(function: Callable[[], object]) -> FunctionType:
     """The function itself. ConfigError if it can't be called before the first job of a process."""
-    what = f"@app.on_process_start takes a plain function without parameters, not {function!r}"
-    if not inspect.isfunction(function) or function.__code__.co_flags & _NOT_PLAIN:
-        raise ConfigError(what)
-    return _without_parameters(function, what)
+    plain = inspect.isfunction(function) and not function.__code__.co_flags & _NOT_PLAIN
+    return _expect(plain, function, "@app.on_process_start takes a plain function without parameters")
 
 
 def expect_async_generator(function: Callable[[], AsyncIterator[None]]) -> FunctionType:
     """The function itself. ConfigError if it can't surround the jobs of a process."""
-    what = f"@app.lifespan takes an async function without parameters that yields once, not {function!r}"
-    if not inspect.isfunction(function) or not inspect.isasyncgenfunction(function):
-        raise ConfigError(what)
-    return _without_parameters(function, what)
+    fits = inspect.isfunction(function) and inspect.isasyncgenfunction(function)
+    return _expect(fits, function, "@app.lifespan takes an async function without parameters that yields once")
 
 
-def _without_parameters(function: FunctionType, what: str) -> FunctionType:
+def _expect(fits: bool, function: Callable[[], object], rule: str) -> FunctionType:
     try:
         inspect.signature(function).bind()
-    except TypeError:
-        raise ConfigError(what) from None
-    return function
+    except (TypeError, ValueError):  # It has parameters, or is no function at all.
+        fits = False
+    if not fits:
+        raise ConfigError(f"{rule}, not {function!r}")
+    return cast("FunctionType", function)
 
 
 def routes(queue_of: Mapping[str, str]) -> dict[str, str]:
@@ -148,21 +145,15 @@ def routes(queue_of: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _routed(task: str, queue_of: Mapping[str, str]) -> str | None:
-    """The queue of a task that names none; None: no pattern fits."""
-    return next((queue for pattern, queue in queue_of.items() if fnmatchcase(task, pattern)), None)
-
-
-def _check(function: Callable[..., Any]) -> None:
+def _check(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse what a worker could not run."""
     if not inspect.isfunction(function):
         raise ConfigError(f"{function!r} is not a function: put @app.task on a function of a module")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         what = f"{function.__qualname__} is a generator, and a call of it runs nothing"
         raise ConfigError(f"{what}: return a list, or enqueue a job for each")
-
-
-def _check_shared(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    if options.get("share", 1) == 1:
+        return
     what = f"{function.__qualname__} can't have share={options['share']}"
     if not inspect.iscoroutinefunction(function):
         raise ConfigError(

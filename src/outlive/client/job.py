@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
-from outlive import caller_connections, store, validation, wire
+from outlive import store, validation, wire
 from outlive.annotations import form_of
 from outlive.client import results
 from outlive.errors import BadArguments, ConfigError, OutliveError, no_job
-from outlive.model import Change, JobProgress
+from outlive.model import JobProgress
 from outlive.statement import Statement
 from outlive.states import State
 
 if TYPE_CHECKING:
     from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.client.app import App
-    from outlive.client.statement_runner import StatementRunner
 
 R = TypeVar("R", covariant=True)  # the result
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Job(Generic[R]):
 
     def status(self) -> State:
         """The state of the job. JobNotFound if it was pruned."""
-        return self._state(self._app.runner.run(store.statuses([self.id])))
+        return self._found(self._app.runner.run(store.statuses([self.id])))[self.id]
 
     async def astatus(self) -> State:
         """The async twin of `status`."""
-        return self._state(await self._app.runner.arun(store.statuses([self.id])))
+        return self._found(await self._app.runner.arun(store.statuses([self.id])))[self.id]
 
     def progress(self) -> JobProgress:
         """The state of the job, and how far it is, as `outlive.current().progress(…)` has reported it."""
@@ -64,48 +64,39 @@ class Job(Generic[R]):
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
-        return self._changed(self._app.runner.run(store.cancel([self.id])))
+        return self._found(self._app.runner.run(store.cancel([self.id])))[0].changed
 
     async def acancel(self) -> bool:
         """The async twin of `cancel`."""
-        return self._changed(await self._app.runner.arun(store.cancel([self.id])))
+        return self._found(await self._app.runner.arun(store.cancel([self.id])))[0].changed
 
     def retry(self) -> bool:
         """Run the job again now, with all counters at zero. False unless it has failed, was cancelled or waits for its
         next try."""
-        return self._changed(self._app.runner.run(store.retry([self.id])))
+        return self._found(self._app.runner.run(store.retry([self.id])))[0].changed
 
     async def aretry(self) -> bool:
         """The async twin of `retry`."""
-        return self._changed(await self._app.runner.arun(store.retry([self.id])))
+        return self._found(await self._app.runner.arun(store.retry([self.id])))[0].changed
 
     def release(self) -> bool:
         """Let the job out of quarantine, or let a blocked one run. False if it is neither."""
-        return self._changed(self._app.runner.run(store.release([self.id])))
+        return self._found(self._app.runner.run(store.release([self.id])))[0].changed
 
     async def arelease(self) -> bool:
         """The async twin of `release`."""
-        return self._changed(await self._app.runner.arun(store.release([self.id])))
+        return self._found(await self._app.runner.arun(store.release([self.id])))[0].changed
 
     def send(self, signal: str, value: object = None, *, connection: SyncConnection | None = None) -> None:
         """Send a signal to the job, which `receive` returns there, once. With `connection`: in its transaction.
 
         OutliveError if the job has ended.
         """
-        sent = self._signal(signal, value)
-        if connection is None:
-            self._app.runner.run(sent)
-        else:
-            caller_connections.run_all(caller_connections.borrow(connection, "use `await job.asend(…)`"), [sent])
+        self._app.runner.run(self._signal(signal, value), connection)
 
     async def asend(self, signal: str, value: object = None, *, connection: AsyncConnection | None = None) -> None:
         """The async twin of `send`."""
-        sent = self._signal(signal, value)
-        if connection is None:
-            await self._app.runner.arun(sent)
-        else:
-            borrowed = await caller_connections.aborrow(connection, "use `job.send(…)`, without await")
-            await caller_connections.arun_all(borrowed, [sent])
+        await self._app.runner.arun(self._signal(signal, value), connection)
 
     def _signal(self, signal: str, value: object) -> Statement[str]:
         try:
@@ -114,20 +105,11 @@ class Job(Generic[R]):
             raise BadArguments(f"the signal {signal} can't be sent: {error}") from None
         return store.send(self.id, validation.identifier("signal", signal), encoded)
 
-    def _state(self, states: dict[UUID, State]) -> State:
-        if self.id not in states:
+    def _found(self, answer: T | None) -> T:
+        """The answer of the database, which is empty if it has no such job."""
+        if not answer:
             raise no_job(self.id)
-        return states[self.id]
-
-    def _found(self, progress: JobProgress | None) -> JobProgress:
-        if progress is None:
-            raise no_job(self.id)
-        return progress
-
-    def _changed(self, changes: list[Change]) -> bool:
-        if not changes:
-            raise no_job(self.id)
-        return changes[0].changed
+        return answer
 
 
 @overload
@@ -144,8 +126,8 @@ def gather(jobs: Iterable[Job[Any]], timeout: float | None = None, *, return_exc
     As soon as one has ended without a result, its JobFailed is raised, and the others go on; with `return_exceptions`
     it is one of the results instead. TimeoutError if some are not finished in time.
     """
-    wanted = _wanted(list(jobs), timeout, return_exceptions)
-    return results.collect(*wanted) if wanted else []
+    listed = list(jobs)
+    return results.collect(*_wanted(listed), timeout, return_exceptions) if listed else []
 
 
 @overload
@@ -169,17 +151,12 @@ async def agather(
     return_exceptions: bool = False,
 ) -> list[Any]:
     """The async twin of `gather`."""
-    wanted = _wanted(list(jobs), timeout, return_exceptions)
-    return await results.acollect(*wanted) if wanted else []
+    listed = list(jobs)
+    return await results.acollect(*_wanted(listed), timeout, return_exceptions) if listed else []
 
 
-def _wanted(
-    jobs: list[Job[Any]], timeout: float | None, return_exceptions: bool
-) -> tuple[StatementRunner, results.Wanted] | None:
-    """What `collect` takes; None without jobs."""
-    if not jobs:
-        return None
+def _wanted(jobs: list[Job[Any]]) -> tuple[App, list[UUID]]:
     app = jobs[0]._app
     if any(job._app is not app for job in jobs):
         raise ConfigError("these jobs are of different apps: gather the jobs of each app by themselves")
-    return app.runner, results.Wanted([job.id for job in jobs], timeout, app.decode_result, return_exceptions)
+    return app, [job.id for job in jobs]

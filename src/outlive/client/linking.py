@@ -21,7 +21,7 @@ from outlive.references import Reference
 from outlive.validation import refused
 
 if TYPE_CHECKING:
-    from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
+    from outlive.caller_connections import AsyncConnection, SyncConnection
     from outlive.client.app import App
 
 A = TypeVar("A")
@@ -112,20 +112,18 @@ class Group(Generic[R]):
 
     jobs: list[Job[R]]
     """The jobs, in the order in which they were given; of a chain, the last one."""
-    _connection: AnyConnection | None = field(repr=False, compare=False, default=None)
+    _connection: Any = field(repr=False, compare=False, default=None)
 
     def __iter__(self) -> Iterator[Job[R]]:
         return iter(self.jobs)
 
     def then(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """Enqueue a job after all of the group, in the transaction of the group's connection, if there is one."""
-        connection = cast("SyncConnection | None", self._connection)
-        return job.app.enqueue_many(self._linked(job, on_failure), connection=connection)[0]
+        return job.app.enqueue_many(self._linked(job, on_failure), connection=self._connection)[0]
 
     async def athen(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """The async twin of `then`, for a group of `agroup`."""
-        connection = cast("AsyncConnection | None", self._connection)
-        return (await job.app.aenqueue_many(self._linked(job, on_failure), connection=connection))[0]
+        return (await job.app.aenqueue_many(self._linked(job, on_failure), connection=self._connection))[0]
 
     def _linked(self, job: BoundJob[A], on_failure: OnFailure | None) -> list[BoundJob[A]]:
         return _linked(job, [one.id for one in self.jobs], on_failure)[0]

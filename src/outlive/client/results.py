@@ -1,7 +1,6 @@
 """Results of jobs: waiting for one, or for many at once.
 
-What is done is written once, as a generator (`_steps`) that yields statements to run and pauses to make. `collect` and
-`acollect` carry them out, and differ only in how they wait. A job has no session with the database, so it polls.
+`_steps` yields statements to run and pauses to make; `collect` and `acollect` differ only in how they carry them out.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from outlive.statement import Row, Statement
 from outlive.states import OVER, State
 
 if TYPE_CHECKING:
-    from outlive.client.statement_runner import StatementRunner
+    from outlive.client.app import App
     from outlive.client.waiting import Waiter
     from outlive.model import JobOutcome
 
-Decode = Callable[[str, bytes], object]
-"""Decodes a result as the task of this name is annotated."""
 BATCH = 100
 """How many outcomes one statement reads: results may be large."""
 MAX_PAUSE_S = 3600.0
@@ -42,35 +39,32 @@ SILENT = "the database does not answer"
 class Wanted:
     """The jobs whose results are wanted, and how. `left` are the unfinished ones."""
 
-    def __init__(
-        self, ids: Sequence[UUID], timeout_s: float | None, decode: Decode, return_exceptions: bool = False
-    ) -> None:
-        self.ids, self.timeout_s, self.decode, self.return_exceptions = ids, timeout_s, decode, return_exceptions
-        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    def __init__(self, app: App, ids: Sequence[UUID], timeout_s: float | None, return_exceptions: bool) -> None:
+        self.app, self.ids, self.timeout_s, self.return_exceptions = app, ids, timeout_s, return_exceptions
+        self.deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         self.left = dict.fromkeys(ids)
 
     def left_s(self) -> float:
-        return math.inf if self.deadline is None else self.deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
     def until(self) -> float | None:
         """When (monotonic) a look that begins now is given up."""
-        return None if self.deadline is None else max(self.deadline, time.monotonic() + LOOK_S)
+        return None if self.timeout_s is None else max(self.deadline, time.monotonic() + LOOK_S)
 
     def too_late(self, reason: str) -> TimeoutError:
         left, timeout, why = list(self.left), self.timeout_s, f"; {reason}" if reason else ""
         if len(self.ids) == 1:
             return TimeoutError(f"job {left[0]} did not finish within {timeout:g} s{why}")
         named = ", ".join(map(str, left[:NAMED])) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")
-        return TimeoutError(
-            f"{len(left):,} of {len(self.ids):,} jobs did not finish within {timeout:g} s: {named}{why}"
-        )
+        unfinished = f"{len(left):,} of {len(self.ids):,} jobs did not finish"
+        return TimeoutError(f"{unfinished} within {timeout:g} s: {named}{why}")
 
 
-def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
+def collect(app: App, ids: Sequence[UUID], timeout_s: float | None, return_exceptions: bool) -> list[Any]:
     """The results of these jobs, in their order."""
     import threading  # Here and not at the top: a job's process that does not need it must not load it.
 
-    bell = threading.Event()
+    wanted, runner, bell = Wanted(app, ids, timeout_s, return_exceptions), app.runner, threading.Event()
     with closing(_steps(wanted, lambda left: runner.wait_for(left, bell.set))) as steps:
         answer: Any = None
         while not isinstance(step := steps.send(answer), list):
@@ -87,10 +81,11 @@ def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
         raise wanted.too_late(SILENT)
 
 
-async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
+async def acollect(app: App, ids: Sequence[UUID], timeout_s: float | None, return_exceptions: bool) -> list[Any]:
     """The async twin of `collect`."""
     import asyncio  # As above.
 
+    wanted, runner = Wanted(app, ids, timeout_s, return_exceptions), app.runner
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
     ring = partial(loop.call_soon_threadsafe, bell.set)
     with closing(_steps(wanted, lambda left: runner.wait_for(left, ring))) as steps:
@@ -143,7 +138,7 @@ def _steps(
                 looked_at, poll_s = list(left), min(poll_s * 1.5, 0.5)
     finally:
         if waiter is not None:
-            waiter.leave()
+            waiter.settle(list(waiter.left))
 
 
 def _why(unfinished: list[Row]) -> str:
@@ -165,7 +160,7 @@ def _settled(ids: Sequence[UUID], wanted: Wanted) -> Generator[Statement[Any], A
         outcomes = yield store.outcomes(batch)
         for id in batch:
             try:
-                value = _value(id, outcomes.get(id), wanted.decode)
+                value = _value(id, outcomes.get(id), wanted.app)
             except OutliveError as error:
                 if not wanted.return_exceptions:
                     raise
@@ -178,7 +173,7 @@ def _settled(ids: Sequence[UUID], wanted: Wanted) -> Generator[Statement[Any], A
 _NOT_YET = object()
 
 
-def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
+def _value(id: UUID, outcome: JobOutcome | None, app: App) -> object:
     """The result of a job, or `_NOT_YET`. Raises if the job ended without one, or is gone."""
     if outcome is None:
         raise no_job(id)
@@ -190,7 +185,7 @@ def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
     if attempt.result is None:
         return None
     try:
-        return decode(outcome.task, bytes(attempt.result))
+        return app.decode_result(outcome.task, bytes(attempt.result))
     except (msgspec.MsgspecError, RecursionError) as error:  # Clients in other languages can store any JSON.
         why = f"job {id} has succeeded, but its result can't be read as JSON ({error})"
         raise OutliveError(f"{why}; `{program.command(f'show {id}')}` prints it") from None

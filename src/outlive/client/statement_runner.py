@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from outlive.client.waiting import Waiter
 
 T = TypeVar("T")
-_USE_ASYNC = "use aenqueue, aenqueue_many or `async with app.batch(…)`"
-_USE_SYNC = "use enqueue, enqueue_many or `with app.batch(…)`, from async code in a thread"
+_USE_ASYNC = "use aenqueue, aenqueue_many, asend or `async with app.batch(…)`"
+_USE_SYNC = "use enqueue, enqueue_many, send or `with app.batch(…)`, from async code in a thread"
 
 
 class StatementRunner:
@@ -41,8 +41,8 @@ class StatementRunner:
 
         return Connections(self._config)
 
-    def run(self, one: Statement[T]) -> T:
-        return self.run_all([one])[0]
+    def run(self, one: Statement[T], connection: SyncConnection | None = None) -> T:
+        return self.run_all([one], connection)[0]
 
     def read(self, one: Statement[T], until: float | None) -> T:
         """Run a statement that only reads. TimeoutError if there is no answer until then (monotonic)."""
@@ -73,8 +73,8 @@ class StatementRunner:
         if "connections" in self.__dict__:
             self.connections.close()
 
-    async def arun(self, one: Statement[T]) -> T:
-        return (await self.arun_all([one]))[0]
+    async def arun(self, one: Statement[T], connection: AsyncConnection | None = None) -> T:
+        return (await self.arun_all([one], connection))[0]
 
     async def aread(self, one: Statement[T], until: float | None) -> T:
         """The async twin of `read`."""
@@ -87,10 +87,8 @@ class StatementRunner:
     async def arun_all(self, statements: Sequence[Statement[T]], connection: AsyncConnection | None = None) -> list[T]:
         """The async twin of `run_all`."""
         if connection is not None:
-            return await caller_connections.arun_all(
-                await caller_connections.aborrow(connection, _USE_SYNC), statements
-            )
+            borrowed = await caller_connections.aborrow(connection, _USE_SYNC)
+            return await caller_connections.arun_all(borrowed, statements)
         if (gateway := self._gateway) is not None:
-            answer = await gateway.acall("run", statement.ask(statements))
-            return statement.read_answers(statements, answer)
+            return statement.read_answers(statements, await gateway.acall("run", statement.ask(statements)))
         return await self.connections.arun_all(statements)

@@ -1,14 +1,12 @@
 """Waiting for jobs to end, woken by notifications of the database.
 
-One thread per process and app waits for all callers, those in threads and those in event loops alike, and ends when
-none of them waits any more. So a process has one listening session however many jobs it waits for, and an event loop
-that ends leaves nothing behind. The session is one of the app's idle connections, and goes back to them. It stops
-listening first: a session that listens and does not read keeps the server from discarding notifications.
+One thread per process and app waits for all callers, in threads and in event loops alike, and ends with the last. It
+borrows one of the app's idle connections, which must stop listening before it goes back: a session that listens and
+does not read keeps the server from discarding notifications.
 
 The thread writes each job into `awaited` before it looks at the job, and the statement that ends the job notifies those
 that it finds there. It looks again from time to time, because an end may have read `awaited` just before the row was
-committed, and because a pooler in transaction mode delivers no notifications. All that it learns is which jobs may have
-ended; the callers read the outcomes themselves.
+committed, and because a pooler in transaction mode delivers no notifications. The callers read the outcomes themselves.
 """
 
 from __future__ import annotations
@@ -55,9 +53,6 @@ class Waiter:
     def settle(self, ids: Iterable[UUID]) -> None:
         """These need not be waited for any more."""
         self._waiting.forget(self, ids)
-
-    def leave(self) -> None:
-        self._waiting.forget(self, list(self.left))
 
 
 class Waiting:
@@ -131,10 +126,9 @@ class Waiting:
 
     def _serve(self, connection: db.Connection) -> None:
         """Serve on one session until no caller waits, or until the session breaks after it has worked."""
-        listens = not connection.pooled
+        listens, works = not connection.pooled, False
         with self._lock:
             self._new, self._next_look = set(self._by_job), math.inf
-        works = False
         try:
             if listens:
                 connection.add_notify_handler(self._notified)

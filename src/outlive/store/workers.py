@@ -140,10 +140,11 @@ def try_lock(name: str) -> Statement[bool]: ...
 def unlock(name: str) -> Statement[None]: ...
 @decoded_by(nothing)
 def prune_workers(*, keep_s: float) -> Statement[None]: ...
-@decoded_by(structs(Dead))
-def give_up_silent(
-    *, by: float | None = None, reconnected_s: float | None = None, why: str = "no heartbeat for %s s"
-) -> Statement[list[Dead]]: ...
+
+
+def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> Statement[list[Dead]]:
+    why = "no heartbeat for %s s"
+    return statement("give_up_silent", structs(Dead), by=by, reconnected_s=reconnected_s, why=why)
 
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:

@@ -1,4 +1,4 @@
-"""A handle on a queue: pausing it, and resuming it."""
+"""Handles on queues and on workers: what operators do with them, from Python."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ class Queue:
     async def aresume(self) -> bool:
         """The async twin of `resume`."""
         return await self._runner.arun(store.resume_queue(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A handle on the workers of a name. It holds only the name, and each call asks the database."""
+
+    name: str
+    """The name of the worker."""
+    _runner: StatementRunner = field(repr=False, compare=False)
+
+    def reload(self) -> bool:
+        """Let the worker import its code again. False if no worker of this name is active.
+
+        Jobs that run go on with the old code. If the new code can't be imported, `outlive workers` says why.
+        """
+        return bool(self._runner.run(store.reload_workers(self.name)))
+
+    async def areload(self) -> bool:
+        """The async twin of `reload`."""
+        return bool(await self._runner.arun(store.reload_workers(self.name)))
