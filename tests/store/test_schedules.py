@@ -14,9 +14,10 @@ from outlive import db, store
 from outlive.config import KEEP_SCHEDULES_S
 from outlive.errors import BadArguments
 from outlive.model import Declared, DueSchedule, Fired, Schedule
+from outlive.protocol import Wait
 from outlive.states import State
 from outlive.worker.fleet.schedules import Plan
-from tests.driving.making import TASK, Queue, new_worker
+from tests.driving.making import TASK, WORKER, Queue, new_worker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APP = "shop:app"
@@ -243,6 +244,22 @@ def test_with_skip_a_job_in_quarantine_does_not_stop_its_schedule(queue):
     job = queue.make_quarantined()
     queue.execute("update outlive.schedules set last_job = %s", [job])
     assert fire_all(queue, later_s=60) == [Fired(1, None)]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel"])
+def test_a_job_that_waits_as_its_code_says_is_not_finished(queue, overlap):
+    begin(queue, overlap=overlap)
+    fire_all(queue, later_s=60)
+    (first,) = jobs(queue)
+    [claimed] = queue.claim()
+    queue.run(store.suspend(WORKER, Wait(claimed.token, "sleep", after_s=3600.0)))
+    if overlap == "skip":
+        assert fire_all(queue, later_s=120) == [Fired(0, first)]
+        assert queue.run(store.run_schedule("report")) != first
+        assert the(queue)["last_job"] == first
+    else:
+        assert fire_all(queue, later_s=120) == [Fired(1, None)]
+        assert queue.state_of(first) is State.CANCELLED
 
 
 def test_with_cancel_the_last_job_makes_room(queue):

@@ -4784,7 +4784,7 @@ begin
     if s.overlap = 'cancel' then  -- An operator may hold it back just now.
       perform from outlive.jobs j where j.id = s.last_job for no key update;
     end if;
-    if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') then
+    if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running', 'suspended') then
       if s.overlap = 'skip' then
         ticks := '{}';
         busy := s.last_job;
@@ -4846,7 +4846,7 @@ declare
 begin
   job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int,
     options => jsonb_build_object('schedule', s.name));
-  if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') is not true then
+  if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running', 'suspended') is not true then
     update outlive.schedules t set last_job = job where t.name = name;
   end if;
   return job;
