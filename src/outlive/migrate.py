@@ -238,7 +238,7 @@ def address(config: Config) -> str:
             ) from None
         raise ConfigError(_MALFORMED) from None
     if (url := config.database_url) and _has_unescaped(url, parts):
-        raise ConfigError(_MALFORMED)
+        raise ConfigError(_MALFORMED) from None
     if url and not url.startswith("postgresql:///postgres?host="):  # As the embedded server's does.
         return url
     from outlive import embedded  # Not at the top: few commands start a server.

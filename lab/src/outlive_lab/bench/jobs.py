@@ -80,6 +80,21 @@ def steps(kind: str, count: int) -> list[float]:
     return times
 
 
+@outlive.step
+async def asynchronous(number: int) -> int:
+    return number
+
+
+@app.task(share=64)
+async def shared_steps(kind: str, count: int) -> list[float]:
+    """The same, beside other jobs in one process."""
+    times = [time.time()]
+    for number in range(count):
+        await asynchronous(number)
+        times.append(time.time())
+    return times
+
+
 @app.task
 def wakes() -> float:
     """Wait for a signal after a step. Returns when it went on, by the clock of the machine."""

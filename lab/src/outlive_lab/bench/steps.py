@@ -55,7 +55,7 @@ def steps(run: Run) -> Iterator[Figure]:
     for title, found in peers.items():
         yield Figure("steps", f"{title}, the same", "steps/s", found)
         yield Figure("steps", f"one job beside {title}", "steps/s", rates, found, Bound("of reference", 1.0))
-    for kind, bound in (("durable", 15_000), ("relaxed", 40_000)):
+    for kind, bound in (("durable", 15_000), ("durable, in one process,", 15_000), ("relaxed", 40_000)):
         samples, together = [], []
         for _ in range(run.sizes.samples):
             with working(run, SMALL, slots=MANY) as worker:
@@ -92,7 +92,8 @@ def _wake_s(worker: Worker) -> float:
 
 def _taken(worker: Worker, kind: str, number: int, count: int) -> list[list[float]]:
     """When each step of some jobs was kept."""
-    enqueued = jobs.app.enqueue_many([jobs.steps.job(kind, count) for _ in range(number)])
+    task = jobs.shared_steps if kind.endswith("process,") else jobs.steps
+    enqueued = jobs.app.enqueue_many([task.job(kind, count) for _ in range(number)])
     return [job.result(timeout=PEER_S) for job in enqueued]
 
 

@@ -152,8 +152,8 @@ BUGS = (
         (
             (
                 "worker/fleet/reaper.py",
-                "if dead := self._without_lock(others, now) | await self._never_locked(others, now):",
-                "if False and (dead := self._without_lock(others, now)):",
+                "if dead := self.absences.proven(now) | await self._never_locked(others, now):",
+                "if False and (dead := self.absences.proven(now)):",
             ),
         ),
     ),
