@@ -15,9 +15,9 @@ from outlive_lab.deaths.round import Round
 SEED = "7 1"
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch):
-    """What is broken may keep jobs from ending."""
+@pytest.fixture
+def _impatient(monkeypatch):
+    """What is broken may keep jobs from ending. Where nothing is, an innocent suspect may wait for a minute."""
     monkeypatch.setattr(round, "DRAIN_S", 15.0)
 
 
@@ -51,6 +51,7 @@ def test_nothing_is_lost_when_hundreds_of_workers_die(tmp_path):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_impatient")
 def test_an_end_without_the_token_is_found(database_url, monkeypatch):
     monkeypatch.setattr(plan, "FATES", {Fate.LATE: 9, Fate.FROZEN: 1})
     fence = "where r.token = any(tokens) and r.worker = by_worker"
@@ -63,6 +64,7 @@ def test_an_end_without_the_token_is_found(database_url, monkeypatch):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_impatient")
 def test_a_sweep_that_frees_too_early_is_found(database_url):
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(
@@ -73,6 +75,7 @@ def test_a_sweep_that_frees_too_early_is_found(database_url):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_impatient")
 def test_a_charge_for_a_job_that_was_not_begun_is_found(database_url):
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(
@@ -83,6 +86,7 @@ def test_a_charge_for_a_job_that_was_not_begun_is_found(database_url):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_impatient")
 def test_a_killer_that_is_convicted_without_proof_is_found(database_url):
     replaced(database_url, "outlive.verdict", "alone >= 2 and", "alone >= 1 and")
     assert "wrong blame" in rules_broken(database_url, 1)
