@@ -23,8 +23,13 @@ from outlive.store.results import *
 from outlive.store.schedules import *
 from outlive.store.sources import *
 from outlive.store.statements import asked_by_job as asked_by_job
+from outlive.store.statements import declared, is_declaration
 from outlive.store.steps import *
 from outlive.store.verify import *
 from outlive.store.waits import *
 from outlive.store.watchers import *
 from outlive.store.workers import *
+
+for _name, _found in [*globals().items()]:
+    if is_declaration(_found):
+        globals()[_name] = declared(_found)

@@ -13,7 +13,7 @@ import msgspec
 from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.statements import decoded_by, first_column, first_column_set, nothing, scalar, statement, structs
+from outlive.store.statements import decoded_by, nothing, statement
 
 if TYPE_CHECKING:
     from outlive.protocol import Progress
@@ -84,38 +84,26 @@ def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
     return statement("add_evidence", nothing, worker=worker, **msgspec.structs.asdict(end))
 
 
-@decoded_by(first_column_set)
 def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]: ...
 @decoded_by(lambda rows: {token: (Outcome(outcome), State(state)) for token, _, outcome, state in rows})
 def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]: ...
-@decoded_by(dict)
 def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]: ...
-@decoded_by(first_column_set)
 def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]: ...
-@decoded_by(structs(Claimed))
 def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]: ...
-@decoded_by(first_column)
 def tokens_of(worker: UUID) -> Statement[list[int]]: ...
-@decoded_by(lambda rows: rows[0][0] if rows else None)
 def arguments(token: int, part: int, part_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[bytes | None]: ...
-@decoded_by(list)
 def inputs(token: int, first: int, skip: int) -> Statement[list[Row]]:
     """Some results of the jobs that a job has waited for, from this one on: their sizes, and as much as fits."""
 
 
-@decoded_by(first_column_set)
 def cancels(worker: UUID) -> Statement[set[int]]: ...
 @decoded_by(lambda rows: {token: (state, next_try) for token, state, next_try in rows})
 def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]: ...
-@decoded_by(dict)
 def kept_by_jobs(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes | None]]: ...
-@decoded_by(scalar)
 def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]: ...
-@decoded_by(structs(Lost))
 def expire(
     *, by: float | None = None, young_s: float = 0.0, after: int = 0, batch: int = 1000
 ) -> Statement[list[Lost]]: ...
-@decoded_by(structs(Lost))
 def reap(*, after: int = 0, batch: int = 1000, lately_s: float | None = None) -> Statement[list[Lost]]: ...
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.model import Change
 from outlive.statement import Statement
-from outlive.store.statements import Table, decoded_by, nothing, statement, structs, table
+from outlive.store.statements import Table, statement, structs
 
 Verb = Literal["retry", "repeat", "cancel", "release", "prune"]
 KEEP_AUDIT_S = 90 * 86400.0
@@ -27,12 +27,9 @@ def act(verb: Verb, ids: list[UUID], *, who: str, what: object = None, entry: UU
     return statement("act", structs(Change), verb=verb, ids=ids, who=who, what=msgspec.json.encode(told), entry=entry)
 
 
-@decoded_by(nothing)
 def write_audit(entry: UUID, *, who: str, action: str, what: object, jobs: int = 0) -> Statement[None]:
     """Run it in the transaction of the action."""
 
 
-@decoded_by(table)
 def list_audit(*, past: UUID | None = None, limit: int = 100) -> Statement[Table]: ...
-@decoded_by(nothing)
 def prune_audit(*, keep_s: float = KEEP_AUDIT_S) -> Statement[None]: ...

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from outlive.model import BatchCounts, JobRequest, as_json
 from outlive.statement import Statement
-from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
+from outlive.store.statements import Table, scalar, statement
 
 
 def open_batch(
@@ -22,22 +22,14 @@ def open_batch(
     return statement("open_batch", scalar, id=id, name=name, **jobs)
 
 
-@decoded_by(nothing)
 def close_batch(id: UUID, *, cancelling: bool = False) -> Statement[None]: ...
-@decoded_by(scalar)
 def cancel_batch(id: UUID, past: UUID | None = None, *, most: int = 500) -> Statement[UUID | None]:
     """Cancel the unfinished among the next jobs after `past`. Returns the last of these; None: no more follow."""
 
 
-@decoded_by(lambda rows: BatchCounts(*rows[0]) if rows else None)
 def batch_counts(id: UUID) -> Statement[BatchCounts | None]: ...
-@decoded_by(lambda rows: rows[0][0] if rows else None)
 def batch_done(id: UUID) -> Statement[bool | None]: ...
-@decoded_by(table)
 def batch(id: UUID) -> Statement[Table]: ...
-@decoded_by(table)
 def list_batches(*, limit: int = 100) -> Statement[Table]: ...
-@decoded_by(first_column)
 def batch_of(token: int) -> Statement[list[UUID | None]]: ...
-@decoded_by(nothing)
 def prune_batches(*, keep_s: float, batch: int = 5000) -> Statement[None]: ...

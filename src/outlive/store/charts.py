@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from outlive.statement import Row, Statement
-from outlive.store.statements import decoded_by, structs
+from outlive.store.statements import decoded_by
 
 SAMPLE = 250
 """How many ends are read at both ends of a step, by the state of their job; those in between are estimated."""
@@ -36,5 +36,4 @@ def _by_step(rows: list[Row]) -> dict[datetime, dict[str, float]]:
 def ends_by_step(
     *, steps: int, step_s: int, past: int = 0, most: int = SAMPLE
 ) -> Statement[dict[datetime, dict[str, float]]]: ...
-@decoded_by(structs(StepTimes))
 def times_by_step(*, steps: int, step_s: int, past: int = 0, most: int = TIMED) -> Statement[list[StepTimes]]: ...

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.statements import decoded_by, nothing, scalar, statement, structs
+from outlive.store.statements import statement
 
 PLAIN_BYTES = 8192
 """How large arguments may be whose fingerprint is computed when it is needed."""
@@ -45,21 +45,13 @@ def _all_made(_: list[Row]) -> dict[UUID, UUID]:
     return {}
 
 
-@decoded_by(structs(Change))
 def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
-@decoded_by(structs(Change))
 def retry(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
-@decoded_by(structs(Change))
 def repeat(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
-@decoded_by(structs(Change))
 def release(ids: Iterable[UUID]) -> Statement[list[Change]]: ...
-@decoded_by(structs(Change))
 def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]: ...
-@decoded_by(scalar)
 def prune_jobs(ids: Iterable[UUID]) -> Statement[int]: ...
-@decoded_by(nothing)
 def pause_queue(name: str) -> Statement[None]: ...
-@decoded_by(scalar)
 def resume_queue(name: str) -> Statement[bool]: ...
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from outlive.model import LaneState, Sourced, Unsourced
 from outlive.statement import Row, Statement
-from outlive.store.statements import decoded_by, nothing, statement
+from outlive.store.statements import decoded_by, statement
 
 
 def _unsourced(rows: list[Row]) -> Unsourced:
@@ -39,7 +39,5 @@ def sourced_lanes(
     return statement("sourced_lanes", decode, tasks=tasks, queues=queues, **place, batch=batch)
 
 
-@decoded_by(nothing)
 def sleep(worker: UUID) -> Statement[None]: ...
-@decoded_by(nothing)
 def wake(worker: UUID) -> Statement[None]: ...

@@ -9,7 +9,7 @@ from outlive.output import LiveOutput, OutputPart, split
 from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.reads import course
-from outlive.store.statements import decoded_by, nothing, statement
+from outlive.store.statements import statement
 
 
 def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement[OutputPart | None]:
@@ -30,9 +30,6 @@ def watch(job: UUID, *, attempt: int | None = None, after: int = 0) -> Statement
     return statement("watch", decode, id=job, attempt=attempt, after=after)
 
 
-@decoded_by(dict)
 def watched(worker: UUID) -> Statement[dict[int, bool]]: ...
-@decoded_by(nothing)
 def prune_watched() -> Statement[None]: ...
-@decoded_by(nothing)
 def write_output(worker: UUID, outputs: Iterable[LiveOutput]) -> Statement[None]: ...

@@ -5,14 +5,10 @@ from __future__ import annotations
 from uuid import UUID
 
 from outlive.statement import Statement
-from outlive.store.statements import Table, decoded_by, first_column, table
+from outlive.store.statements import Table
 
 
-@decoded_by(table)
 def dashboard_people() -> Statement[Table]: ...
-@decoded_by(table)
 def list_dashboard_tokens(*, limit: int = 1000) -> Statement[Table]: ...
-@decoded_by(first_column)
 def add_dashboard_token(name: str, *, role: str, hash: bytes) -> Statement[list[UUID]]: ...
-@decoded_by(first_column)
 def remove_dashboard_token(name: str) -> Statement[list[UUID]]: ...

@@ -6,17 +6,14 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from outlive.statement import Statement
-from outlive.store.statements import decoded_by, first_column, nothing, statement
+from outlive.store.statements import statement
 
 KEEP_AWAITED_S = 3600.0
 """How long the wish to be notified is kept. A client that still waits renews it at half that time."""
 
 
-@decoded_by(nothing)
 def await_jobs(ids: Iterable[UUID], renew_s: float = KEEP_AWAITED_S / 2) -> Statement[None]: ...
-@decoded_by(first_column)
 def awaited_ends(ids: Iterable[UUID]) -> Statement[list[UUID]]: ...
-@decoded_by(nothing)
 def prune_awaited(keep_s: float = KEEP_AWAITED_S) -> Statement[None]: ...
 
 

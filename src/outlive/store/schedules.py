@@ -11,7 +11,7 @@ import msgspec
 
 from outlive.model import Declared, DueSchedule, DueSchedules, Fired, Schedule
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
+from outlive.store.statements import Table, decoded_by, statement
 
 
 def declare_schedules(schedules: Iterable[Schedule], app: str) -> Statement[Declared]:
@@ -32,32 +32,21 @@ def _due(found: list[Row]) -> DueSchedules:
     return DueSchedules(now, upcoming, [DueSchedule(*row[2:]) for row in rows if row[2] is not None])
 
 
-@decoded_by(list)
 def check_schedules() -> Statement[list[tuple[str, str, bool]]]:
     """Withdraw what no living worker declares any more, and put back what one does: name, app, whether withdrawn."""
 
 
-@decoded_by(first_column)
 def orphaned_schedules(worker: UUID) -> Statement[list[str]]: ...
-@decoded_by(nothing)
 def prune_schedules(*, keep_s: float) -> Statement[None]: ...
 @decoded_by(_due)
 def due_schedules(*, limit: int = 1000) -> Statement[DueSchedules]: ...
-@decoded_by(table)
 def list_schedules(*, limit: int = 1000) -> Statement[Table]: ...
-@decoded_by(bool)
 def add_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]: ...
-@decoded_by(bool)
 def set_schedule(name: str, values: Mapping[str, object]) -> Statement[bool]: ...
-@decoded_by(nothing)
 def pause_schedule(name: str) -> Statement[None]: ...
-@decoded_by(nothing)
 def resume_schedule(name: str) -> Statement[None]: ...
-@decoded_by(scalar)
 def run_schedule(name: str) -> Statement[UUID]: ...
-@decoded_by(nothing)
 def reset_schedule(name: str) -> Statement[None]: ...
-@decoded_by(nothing)
 def remove_schedule(name: str) -> Statement[None]: ...
 
 

@@ -8,25 +8,18 @@ import msgspec
 
 from outlive.model import Grant, SourceLimits
 from outlive.statement import Statement
-from outlive.store.statements import Table, decoded_by, first_column, nothing, scalar, statement, table
+from outlive.store.statements import Table, scalar, statement
 
 
-@decoded_by(first_column)
 def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]: ...
-@decoded_by(first_column)
 def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]: ...
-@decoded_by(lambda rows: Grant(*rows[0]))
 def ask_source(source: str, token: int | None) -> Statement[Grant]:
     """Ask for one request, in the name of the attempt with this token."""
 
 
-@decoded_by(table)
 def breakers(*, command: bool = True) -> Statement[Table]: ...
-@decoded_by(table)
 def source_limits(name: str) -> Statement[Table]: ...
-@decoded_by(bool)
 def pause_source(name: str) -> Statement[bool]: ...
-@decoded_by(bool)
 def resume_source(name: str) -> Statement[bool]: ...
 
 
@@ -54,7 +47,5 @@ def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]
     return statement("set_source", bool, name=name, values=msgspec.json.encode(changes))
 
 
-@decoded_by(bool)
 def remove_source(name: str) -> Statement[bool]: ...
-@decoded_by(nothing)
 def prune_unused(*, keep_s: float, batch: int = 1000) -> Statement[None]: ...

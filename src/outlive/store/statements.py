@@ -1,8 +1,8 @@
 """How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows.
 
-A verb without a body has the parameters of the statement of its name in sql/statements. A call runs nothing:
+A verb without a body is the statement of its name in sql/statements, with the same parameters. Its type says what
+becomes of the rows, unless that is `decoded_by` a function of its own. A call runs nothing:
 
-    @decoded_by(first_column)
     def tokens_of(worker: UUID) -> Statement[list[int]]: ...
 
     store.tokens_of(me) == Statement("tokens_of", b"select … $1::uuid …", (me,), first_column, ("uuid",))
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Sequence
+from operator import itemgetter
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -51,33 +54,44 @@ def statement(name: str, decode: Callable[[list[Any]], Any], /, **values: Any) -
 
 
 def decoded_by(decode: Callable[[list[Any]], Any]) -> Callable[[Verb[P, T]], Verb[P, T]]:
-    """Declare a verb by its signature: the statement of its name, with its arguments, whose rows are decoded so.
+    """Declare a verb whose rows are decoded in its own way."""
+    return lambda verb: declared(verb, decode)
+
+
+def declared(verb: Verb[P, T], decode: Callable[[list[Any]], Any] | None = None) -> Verb[P, T]:
+    """The verb that a signature declares: the statement of its name, with its arguments.
 
     What is given for a parameter of type json is encoded, unless it is already.
     """
 
-    def declare(verb: Verb[P, T]) -> Verb[P, T]:
-        @functools.cache
-        def signature() -> inspect.Signature:  # At the first call: that is when the statement is compiled.
-            found, (_, parameters, _) = inspect.signature(verb), _text(verb.__name__)
-            if differing := found.parameters.keys() ^ parameters.keys():
-                names = ", ".join(sorted(differing))
-                raise TypeError(f"the verb {verb.__name__} and its statement differ in their parameters: {names}")
-            return found
+    @functools.cache
+    def known() -> tuple[inspect.Signature, Callable[[list[Any]], Any]]:
+        """At the first call: that is when the statement is compiled."""
+        found, (_, parameters, _) = inspect.signature(verb), _text(verb.__name__)
+        if differing := found.parameters.keys() ^ parameters.keys():
+            names = ", ".join(sorted(differing))
+            raise TypeError(f"the verb {verb.__name__} and its statement differ in their parameters: {names}")
+        return found, decode or _decoder(eval(verb.__annotations__["return"], verb.__globals__).__args__[0])
 
-        @functools.wraps(verb)
-        def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
-            bound = signature().bind(*args, **kwargs)
-            bound.apply_defaults()
-            values = bound.arguments
-            for key, kind in _text(verb.__name__)[1].items():
-                if kind in ("json", "jsonb") and not isinstance(values[key], bytes | None):
-                    values[key] = msgspec.json.encode(values[key], enc_hook=list)  # An iterator is written as a list.
-            return statement(verb.__name__, decode, **values)
+    @functools.wraps(verb)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
+        signature, decoder = known()
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        for key, kind in _text(verb.__name__)[1].items():
+            if kind in ("json", "jsonb") and not isinstance(values[key], bytes | None):
+                values[key] = msgspec.json.encode(values[key], enc_hook=list)  # An iterator is written as a list.
+        return statement(verb.__name__, decoder, **values)
 
-        return made
+    return made
 
-    return declare
+
+def is_declaration(found: object) -> bool:
+    """Whether this is a function without a body that returns a statement."""
+    if not isinstance(found, FunctionType) or found.__code__.co_names:
+        return False
+    return str(found.__annotations__.get("return")).startswith("Statement[")
 
 
 _WITH_TOKEN = ("ask_source", "count_outcomes")
@@ -123,3 +137,23 @@ def first_column_set(rows: list[Row]) -> set[Any]:
 
 def scalar(rows: list[Row]) -> Any:
     return rows[0][0]
+
+
+def true(rows: list[Row]) -> bool:
+    """Whether there is a row, and it does not say false."""
+    return bool(rows) and not any(value is False for value in rows[0])
+
+
+def _decoder(kind: Any) -> Callable[[list[Any]], Any]:
+    """How rows become what a verb returns: its type says it."""
+    known: dict[Any, Callable[[list[Any]], Any]] = {type(None): nothing, bool: true, Table: table}
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind in known or origin in (set, dict):
+        return known.get(kind) or (first_column_set if origin is set else dict)
+    if origin is list and hasattr(parts[0], "__match_args__"):
+        return structs(parts[0])
+    if origin is list:
+        return list if parts[0] is Any or typing.get_origin(parts[0]) is tuple else first_column
+    of = next((part for part in parts if part is not type(None)), kind)
+    value = (lambda row: of(*row)) if hasattr(of, "__match_args__") else itemgetter(0)
+    return lambda rows: None if type(None) in parts and not rows else value(rows[0])

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive.model import ARGUMENTS_PART_BYTES
 from outlive.statement import Row, Statement
-from outlive.store.statements import Table, decoded_by, first_column, scalar, statement, table
+from outlive.store.statements import Table, statement
 
 if TYPE_CHECKING:
     from outlive.protocol import KeptStep
@@ -33,19 +33,13 @@ def keep_steps(
     )
 
 
-@decoded_by(list)
 def kept_steps(token: int, after: str, *, most_bytes: int = ARGUMENTS_PART_BYTES) -> Statement[list[Row]]: ...
-@decoded_by(table)
 def steps_of(id: UUID) -> Statement[Table]: ...
-@decoded_by(table)
 def list_steps(id: UUID, *, limit: int) -> Statement[Table]: ...
-@decoded_by(first_column)
 def step(id: UUID, name: str) -> Statement[list[bytes | None]]: ...
-@decoded_by(scalar)
 def rerun(job: UUID, step: str) -> Statement[int]:
     """Let a job begin again at a step. Returns how many steps were dropped."""
 
 
-@decoded_by(scalar)
 def supply(job: UUID, step: str, value: bytes, who: str, *, replacing: bool) -> Statement[str]:
     """Keep a person's value as a step of a job. Returns the state of the job."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from outlive.model import Claimed
 from outlive.statement import Statement
-from outlive.store.statements import decoded_by, nothing, scalar, statement
+from outlive.store.statements import decoded_by, statement
 
 if TYPE_CHECKING:
     from outlive.protocol import Wait
@@ -40,15 +40,11 @@ def suspend(worker: UUID, wait: Wait, *, may_park: bool = True) -> Statement[Sus
 
 @decoded_by(lambda rows: [Resumed(Claimed(*row[:-2]), *row[-2:]) for row in rows])
 def resume(worker: UUID, *, limit: int, lease_s: float) -> Statement[list[Resumed]]: ...
-@decoded_by(nothing)
 def unpark(worker: UUID, ids: Sequence[UUID]) -> Statement[None]: ...
-@decoded_by(scalar)
 def blocks_itself(token: int) -> Statement[bool]: ...
-@decoded_by(scalar)
 def send(job: UUID, signal: str, value: bytes) -> Statement[str]:
     """Leave a signal for a job. Returns the state of the job."""
 
 
-@decoded_by(scalar)
 def end_due(batch: int = 500) -> Statement[int]:
     """End waits whose time has come. Returns how many jobs go on."""

@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 
 from outlive.statement import Statement
-from outlive.store.statements import decoded_by
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -30,13 +29,9 @@ class Tick(msgspec.Struct, frozen=True):
     """A watcher has something to do that transactions have left."""
 
 
-@decoded_by(lambda rows: Tick(*rows[0]))
 def tick(
     worker: UUID, tasks: Sequence[str], queues: Sequence[str] | None, *, watching: bool, alerts: bool
 ) -> Statement[Tick]: ...
-@decoded_by(bool)
 def take_seat(worker: UUID, *, term_s: float, anyway: bool) -> Statement[bool]: ...
-@decoded_by(bool)
 def keep_seat(worker: UUID, *, term_s: float) -> Statement[bool]: ...
-@decoded_by(bool)
 def leave_crowd(worker: UUID) -> Statement[bool]: ...

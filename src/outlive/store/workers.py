@@ -13,7 +13,7 @@ from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Row, Statement
-from outlive.store.statements import decoded_by, first_column, first_column_set, nothing, scalar, statement, structs
+from outlive.store.statements import decoded_by, first_column, nothing, statement, structs
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -43,7 +43,6 @@ class Wanted(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | None
 
 
-@decoded_by(nothing)
 def register_tasks(policies: Iterable[TaskRow]) -> Statement[None]: ...
 
 
@@ -73,7 +72,6 @@ def register_worker(
     return statement("register_worker", nothing, **columns, alerts=alerts)
 
 
-@decoded_by(nothing)
 def tell_tasks(
     worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
 ) -> Statement[None]:
@@ -82,9 +80,7 @@ def tell_tasks(
     """
 
 
-@decoded_by(structs(Rival))
 def rival_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]: ...
-@decoded_by(structs(Rival))
 def taken_over_tasks(app: str, tasks: Iterable[str], functions: Iterable[str | None]) -> Statement[list[Rival]]: ...
 
 
@@ -109,7 +105,6 @@ def heartbeat(
     """
 
 
-@decoded_by(first_column)
 def drain_workers(name: str) -> Statement[list[UUID]]: ...
 
 
@@ -118,27 +113,16 @@ def set_worker(name: str, values: Mapping[str, Any]) -> Statement[list[UUID]]:
     return statement("set_worker", first_column, name=name, slots=values.get("slots"), queues=values.get("queues"))
 
 
-@decoded_by(first_column)
 def reload_workers(name: str) -> Statement[list[UUID]]: ...
-@decoded_by(nothing)
 def stop_worker(worker: UUID) -> Statement[None]: ...
-@decoded_by(bool)
 def hold_liveness_lock(worker: UUID, key: int) -> Statement[bool]: ...
-@decoded_by(structs(Absent))
 def absent() -> Statement[list[Absent]]: ...
-@decoded_by(first_column_set)
 def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]: ...
-@decoded_by(structs(Dead))
 def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]: ...
-@decoded_by(scalar)
 def slowest(own_s: float) -> Statement[float]: ...
-@decoded_by(list)
 def place() -> Statement[list[Any]]: ...
-@decoded_by(scalar)
 def try_lock(name: str) -> Statement[bool]: ...
-@decoded_by(nothing)
 def unlock(name: str) -> Statement[None]: ...
-@decoded_by(nothing)
 def prune_workers(*, keep_s: float) -> Statement[None]: ...
 
 
