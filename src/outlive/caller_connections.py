@@ -16,12 +16,12 @@ import re
 from collections.abc import Awaitable, Callable, Container, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from outlive import errors
 from outlive.errors import WrongConnection
-from outlive.statement import Row, Statement
+from outlive.statement import Row, Statement, acarry_out, carry_out
 
 if TYPE_CHECKING:
     import psycopg
@@ -208,28 +208,12 @@ def _known(connection: object, taken: Container[str], others: Container[str], ot
 
 def run_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them, in the caller's transaction."""
-    steps, answer = _running(borrowed, statements), None
-    try:
-        while True:
-            answer = steps.send(answer)
-    except StopIteration as end:
-        return cast("list[T]", end.value)
+    return carry_out(_running(borrowed, statements), lambda answer: answer)
 
 
 async def arun_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
     """The async twin of `run_all`."""
-    steps = _running(borrowed, statements)
-    try:
-        asked = next(steps)
-        while True:
-            try:
-                answer = await asked
-            except BaseException as error:
-                asked = steps.throw(error)
-            else:
-                asked = steps.send(answer)
-    except StopIteration as end:
-        return cast("list[T]", end.value)
+    return await acarry_out(_running(borrowed, statements), lambda asked: asked)
 
 
 def _running(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> Steps[list[T]]:

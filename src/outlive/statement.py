@@ -5,13 +5,16 @@ This module imports no driver: a job's process has no connection and must not pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+S = TypeVar("S")
+R = TypeVar("R")
 T = TypeVar("T", covariant=True)
 Row = tuple[Any, ...]
 
@@ -28,6 +31,33 @@ class Statement(msgspec.Struct, Generic[T], frozen=True):
     decode: Callable[[list[Any]], T]
     types: tuple[str, ...] = ()
     named: bool = False
+
+
+def carry_out(steps: Generator[S, Any, R], ask: Callable[[S], object]) -> R:
+    """Work of several steps: each asks for something, such as a statement, and is sent the answer."""
+    with closing(steps):
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(ask(asked))
+        except StopIteration as end:
+            return cast("R", end.value)
+
+
+async def acarry_out(steps: Generator[S, Any, R], ask: Callable[[S], Awaitable[object]]) -> R:
+    """The async twin of `carry_out`. What raises in place of an answer raises in the steps too."""
+    with closing(steps):
+        try:
+            asked = next(steps)
+            while True:
+                try:
+                    answer = await ask(asked)
+                except BaseException as error:
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(answer)
+        except StopIteration as end:
+            return cast("R", end.value)
 
 
 # A job has no connection: it sends statements to its supervisor, by name, and gets the rows back.

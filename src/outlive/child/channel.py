@@ -8,14 +8,14 @@ import select
 import socket
 from collections import deque
 from collections.abc import Iterable
-from contextlib import closing
 from os import getpid
 from sys import byteorder
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from outlive import errors, linux, protocol
 from outlive.child import stops, talks
 from outlive.child.talks import Talk
+from outlive.statement import acarry_out, carry_out
 
 FEW_BYTES, MANY_BYTES = 2048, 65536
 """How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
@@ -151,23 +151,11 @@ class Channel:
 
     def talk(self, talk: Talk[T]) -> T:
         """Ask all that a job asks in a talk, and return what it makes of the answers."""
-        with closing(talk):
-            try:
-                asked = next(talk)
-                while True:
-                    asked = talk.send(self.call(*asked))
-            except StopIteration as end:
-                return cast("T", end.value)
+        return carry_out(talk, lambda asked: self.call(*asked))
 
     async def atalk(self, talk: Talk[T]) -> T:
         """The async twin of `talk`: the job's other tasks go on meanwhile."""
-        with closing(talk):
-            try:
-                asked = next(talk)
-                while True:
-                    asked = talk.send(await self.acall(*asked))
-            except StopIteration as end:
-                return cast("T", end.value)
+        return await acarry_out(talk, lambda asked: self.acall(*asked))
 
     async def until_over(self, wait: Talk[T]) -> T:
         """Hold the talk of a wait. It stops the event loop: in a parked process, nothing of the job goes on."""

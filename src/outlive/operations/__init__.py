@@ -2,12 +2,15 @@
 what is wrong, and the facts of a job. Nothing here knows a terminal or a request, and nothing here runs a statement.
 """
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from outlive.statement import Statement
+from outlive.statement import acarry_out as arun
+from outlive.statement import carry_out as run
 
+__all__ = ["By", "Steps", "arun", "run"]
 T = TypeVar("T")
 Steps = Generator[Statement[Any], Any, T]
 """An operation of several statements. It yields each, and is sent the answer."""
@@ -18,22 +21,3 @@ class By(NamedTuple):
 
     who: str
     entry: UUID
-
-
-def run(steps: Steps[T], ask: Callable[[Statement[Any]], Any]) -> T:
-    """Do an operation; `ask` runs a statement."""
-    answer: Any = None
-    try:
-        while True:
-            answer = ask(steps.send(answer))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-async def arun(steps: Steps[T], ask: Callable[[Statement[Any]], Awaitable[Any]]) -> T:
-    answer: Any = None
-    try:
-        while True:
-            answer = await ask(steps.send(answer))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
