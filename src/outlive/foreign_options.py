@@ -5,7 +5,7 @@ The pages docs/how-to/migrate-from-*.md have the same rows, and a test compares 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -242,15 +242,6 @@ def missing(what: str, owner: object, name: str) -> AttributeError:
     hint = (ATTRIBUTES | SHIM)[what].get(name)
     celery = " (outlive.celery has it, for code that moves from Celery)" if name in _IN_CELERY else ""
     return AttributeError(f"{what} has no {name}" + (f": {hint}{celery}" if hint else ""), name=name, obj=owner)
-
-
-def hinting(what: str) -> Callable[[object, str], object]:
-    """`__getattr__` for a class of outlive.celery."""
-
-    def lacks(owner: object, name: str) -> object:
-        raise missing(what, owner, name)
-
-    return lacks
 
 
 def not_sent(task: str, name: str, names: Collection[str]) -> str:

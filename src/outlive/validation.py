@@ -47,6 +47,17 @@ def known(where: str, kind: str, given: Iterable[str], names: Collection[str]) -
             raise ConfigError(f"{where} has the unknown {kind} {name}; {hint}")
 
 
+def hinting(what: str) -> Callable[[object, str], object]:
+    """`__getattr__` for a class: its error says what to write, if another job system has such an attribute."""
+
+    def lacks(owner: object, name: str) -> object:
+        from outlive import foreign_options  # Not at the top: only an error needs it.
+
+        raise foreign_options.missing(what, owner, name)
+
+    return lacks
+
+
 def seconds(name: str, value: object) -> float:
     """A duration: 600, 600.0, "600", "10m", "1h30m" or a timedelta."""
     if isinstance(value, timedelta):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
-from outlive import foreign_options
+from outlive import foreign_options, validation
 from outlive.celery.results import AsyncResult, GroupResult, app
 from outlive.client.linking import result_of
 from outlive.client.options import BoundJob, JobOptions
@@ -39,7 +39,7 @@ class Signature:
     options: dict[str, Any] = field(default_factory=dict)
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("a signature")
+        __getattr__ = validation.hinting("a signature")
 
     def __or__(self, other: Step) -> Workflow:
         return chain(self, other)
@@ -108,7 +108,7 @@ class Workflow:
         return chain(self, other)
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("a canvas")
+        __getattr__ = validation.hinting("a canvas")
 
     def clone(self, args: Sequence[Any] = ()) -> Workflow:
         """A copy whose first step has more arguments; of a group, each step."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outlive import foreign_options
+from outlive import validation
 from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.errors import ConfigError, JobFailed, JobNotFound
@@ -46,7 +46,7 @@ class AsyncResult:
         self.app.get_job(self.id)  # It refuses what is no id.
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("a result")
+        __getattr__ = validation.hinting("a result")
 
     @property
     def job(self) -> Job[Any]:
@@ -101,7 +101,7 @@ class GroupResult:
     results: list[AsyncResult]
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("the result of a group")
+        __getattr__ = validation.hinting("the result of a group")
 
     def __iter__(self) -> Iterator[AsyncResult]:
         return iter(self.results)

@@ -20,7 +20,7 @@ from outlive.client import declaring
 from outlive.client.task import Task
 from outlive.errors import ConfigError, Retry
 from outlive.policy import exponential
-from outlive.validation import MAX_COUNT, known, refused
+from outlive.validation import MAX_COUNT, hinting, known, refused
 
 
 def route(queue_of: Mapping[str, str | Mapping[str, str]]) -> None:
@@ -105,7 +105,7 @@ class Request:
             self.id, self.retries = str(outlive.current().job_id), outlive.current().failures
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("self or self.request of a task")
+        __getattr__ = hinting("self or self.request of a task")
 
     def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
         """Raise what lets outlive try again. After `max_retries` of them raise `exc`, or what is being handled."""
@@ -160,7 +160,7 @@ class SharedTask:
         functools.update_wrapper(cast("Callable[..., Any]", self), self.task.function, updated=())
 
     if not TYPE_CHECKING:
-        __getattr__ = foreign_options.hinting("a shared task")
+        __getattr__ = hinting("a shared task")
 
     @property
     def name(self) -> str:

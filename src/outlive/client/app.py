@@ -83,11 +83,7 @@ class App:
         redirection.note(self)
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
-
-        def __getattr__(self, name: str) -> object:
-            from outlive import foreign_options  # Not at the top: only an error needs it.
-
-            raise foreign_options.missing("an app", self, name)
+        __getattr__ = validation.hinting("an app")
 
     @property
     def connections(self) -> Connections:

@@ -32,11 +32,7 @@ class Job(Generic[R]):
     _app: App = field(repr=False, compare=False)
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
-
-        def __getattr__(self, name: str) -> object:
-            from outlive import foreign_options  # Not at the top: only an error needs it.
-
-            raise foreign_options.missing("a job", self, name)
+        __getattr__ = validation.hinting("a job")
 
     def status(self) -> State:
         """The state of the job. JobNotFound if it was pruned."""

@@ -27,7 +27,7 @@ from outlive.client.options import FIELDS, LINKS, BoundJob, JobOptions, OnFailed
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, as_json, new_job_id
 from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, Policy, parse
-from outlive.validation import identifier, known, refused
+from outlive.validation import hinting, identifier, known, refused
 
 if TYPE_CHECKING:
     from outlive.client.app import App
@@ -56,11 +56,7 @@ class Task(Generic[P, C, R]):
         return f"<task {self.name}>"
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
-
-        def __getattr__(self, name: str) -> object:
-            from outlive import foreign_options  # Not at the top: only an error needs it.
-
-            raise foreign_options.missing("a task", self, name)
+        __getattr__ = hinting("a task")
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""
