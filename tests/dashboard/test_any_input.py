@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlive.dashboard.job_choice import FIELDS
+from outlive.dashboard.jobs import ORDERS
 from outlive.operations.controls import CONTROLS
 from outlive.operations.verbs import VERBS
 from outlive.states import Outcome, State
@@ -17,6 +18,7 @@ WORDS = st.one_of(
         [
             *State,
             *IDS,
+            *ORDERS,
             *("2h", "-1", "1e400", "9" * 40, "nan", "inf", "ids.1.2.3", "lanes.1.0.-5", "worker.x.y.z"),
             *(f"ids.{'9' * 30}.{'f' * 32}.1", f"lanes.-{'9' * 25}.{'0' * 32}.1", f"ids.0.{'0' * 32}.{'9' * 25}"),
             *(
@@ -37,7 +39,9 @@ WORDS = st.one_of(
     ),
     st.text(max_size=300),
 )
-KEYS = st.sampled_from([*FIELDS, "past", "done", "action", "back", "name", "id", "ids", "rate", "proof", "limit"])
+KEYS = st.sampled_from(
+    [*FIELDS, "past", "sort", "done", "action", "back", "name", "id", "ids", "rate", "proof", "limit"]
+)
 ACTIONS = st.sampled_from([*VERBS, *(f"{verb}_all" for verb in VERBS), *CONTROLS, "cancel_batch", "nonsense"])
 FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -30,6 +30,7 @@ from tests.driving.making import WORKER, Queue, make, make_finished, make_quaran
 from tests.waiting import eventually
 
 PAGES = ("", "jobs", "tasks", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
+BY_ERROR = "jobs?state=failed&sort=errors"
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"
@@ -314,7 +315,7 @@ def test_the_keyboard_is_enough(page, queue):
 def test_every_page_fits_a_phone(page, queue):
     job = queue.make_finished(Outcome.FAILED, task="a" * 150)
     page.set_viewport_size(PHONE)
-    for path in (*PAGES, f"jobs/{job}"):
+    for path in (*PAGES, f"jobs/{job}", BY_ERROR):
         page.goto(f"/{path}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], f"/{path} is {wide} pixels wide"
@@ -346,7 +347,7 @@ def test_no_list_hides_a_button_or_a_column_on_a_desk(page, queue):
     make_finished(queue, Outcome.FAILED, task="shop.render")
     make_quarantined(queue, task="shop.render")
     queue.make("shop.unknown", queue="mail", args=b'{"url": "https://example.org/a/page/with/a/long/address"}')
-    shown = (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown", "jobs?state=failed")
+    shown = (*PAGES, "jobs?task=shop.render", "jobs?task=shop.unknown", "jobs?state=failed", BY_ERROR)
     for width, path in itertools.product((1440, 1200, 1024), shown):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"/{path}")
@@ -383,7 +384,7 @@ def test_a_question_about_many_jobs_is_in_sight_on_a_phone_and_its_button_names_
 
 def test_labels_and_values_do_not_overlap_on_a_phone(page):
     page.set_viewport_size(PHONE)
-    for path in PAGES:
+    for path in (*PAGES, BY_ERROR):
         page.goto(f"/{path}")
         cells = page.locator("td[data-label]:visible").evaluate_all(
             "all => all.map(one => [one.dataset.label, parseFloat(getComputedStyle(one).paddingLeft)])"
@@ -488,7 +489,7 @@ def test_axe_finds_nothing(browser, address, queue):
         page.goto(f"/?token={OPERATOR}")
         questions = [f"retry&id={job}", "set_source&name=shop", "set_schedule&name=nightly"]
         questions += ["enqueue&name=shop.fetch", f"rerun&id={job}&step=charge", f"supply&id={job}"]
-        pages = (*PAGES, f"jobs/{job}?step=charge", f"batches/{batch}")
+        pages = (*PAGES, f"jobs/{job}?step=charge", f"batches/{batch}", "jobs?sort=longest&worker=x", BY_ERROR)
         for path in (*pages, *(f"confirm?action={one}" for one in questions), "login"):
             page.goto(f"/{path}")
             page.add_script_tag(content=source)

@@ -2,6 +2,7 @@
 
 import html
 import re
+from typing import Any
 
 import msgspec
 import psycopg
@@ -130,6 +131,66 @@ def test_of_jobs_that_wait_those_that_are_due_come_first_unless_the_others_are_w
         ("sort=oldest", [later, soon, now]),
     ):
         assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(f"/jobs?{address}").text) == expected, address
+
+
+def ran_in(queue: Queue, seconds: float, **wanted: Any) -> str:
+    """A job that has succeeded after so many seconds."""
+    claimed = queue.claim_job(queue.make(**wanted))
+    queue.set_now(later_s=seconds)
+    queue.end(Ended(claimed.token))
+    queue.set_now()
+    return str(claimed.id)
+
+
+def test_the_jobs_that_ran_the_longest_come_first_where_they_are_wanted(dashboard, queue, monkeypatch):
+    queue.set_now()
+    short, long, longer = (ran_in(queue, seconds) for seconds in (1.0, 90.0, 600.0))
+    queue.make()
+    for address, expected in (("", [longer, long, short]), ("&state=succeeded,pending", [longer, long, short])):
+        page = dashboard.get(f"/jobs?sort=longest{address}").text
+        assert re.findall('title="([^"]+)">[^<]+</a>', page) == expected
+        assert "of the newest" not in page
+    assert "3 jobs match" in words(dashboard.get("/jobs?sort=longest&task=work"))
+    monkeypatch.setattr("outlive.dashboard.searches.MANY", 2)
+    shown = words(dashboard.get("/jobs?sort=longest&state=succeeded"))
+    assert "the longest first, of the newest 2 that match (a filter by time takes others)" in shown
+    assert "3 jobs match" in shown
+
+
+def test_the_list_of_running_jobs_begins_with_the_longest_of_all(dashboard, queue):
+    queue.set_now()
+    first, second = queue.make_many(2)
+    queue.claim_job(second)
+    queue.set_now(later_s=60.0)
+    queue.claim_job(first)
+    page = dashboard.get("/jobs?state=running&sort=longest").text
+    assert re.findall('title="([^"]+)">[^<]+</a>', page) == [str(second), str(first)]
+    assert page.count(">longest</option>") == 1
+
+
+def test_failed_jobs_are_grouped_by_error_and_each_group_leads_to_its_jobs(dashboard, queue, monkeypatch):
+    for page in range(3):
+        error = f"ValueError: page {page} has no title\n  File 'a.py'"
+        queue.run_job(queue.make(), Outcome.FAILED, error=error, final=True)
+    queue.run_job(queue.make("mail"), Outcome.FAILED, error="OSError: no route", final=True)
+    [grouped] = re.findall('<a href="([^"]+)">Group these by error', dashboard.get("/jobs?state=failed").text)
+    page = dashboard.get(html.unescape(grouped))
+    assert "ValueError: page … has no title work 3" in words(page)
+    assert "OSError: no route mail 1" in words(page)
+    [pages, mails] = re.findall('<td data-label="Error" class="name"><a href="([^"]+)"', page.text)
+    assert "3 jobs match" in words(dashboard.get(html.unescape(pages)))
+    assert "1 job matches" in words(dashboard.get(html.unescape(mails)))
+    monkeypatch.setattr("outlive.dashboard.searches.MANY", 2)
+    shown = words(dashboard.get("/jobs?sort=errors&queue=default"))
+    assert "without its numbers and ids, of the newest 2 that match" in shown
+    assert "OSError: no route mail 1" in shown
+
+
+def test_the_list_of_a_worker_says_that_suspended_jobs_have_none(dashboard, queue):
+    queue.make_suspended()
+    said = "A job has no worker while it is suspended"
+    for address, told in (("", True), ("&state=suspended,failed", True), ("&state=failed", False)):
+        assert (said in dashboard.get(f"/jobs?worker=crawler-1{address}").text) is told
 
 
 def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(dashboard, queue, monkeypatch):

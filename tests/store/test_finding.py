@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from outlive import db, migrate, operations, store
 from outlive.errors import BadArguments
-from outlive.model import new_job_id
+from outlive.model import Ended, new_job_id
 from outlive.operations import selection
 from outlive.operations.selection import Count
 from outlive.states import Outcome, State
@@ -310,6 +311,51 @@ def test_a_page_of_the_newest_jobs_reads_no_more_than_it_shows(queue):
         found = queue.run(store.find_jobs(wanted, limit=10))
         assert len(found.ids) == 10
         assert found.seen <= 120
+
+
+def test_of_some_jobs_those_that_have_run_the_longest_come_first(queue):
+    queue.set_now()
+    queue.register_worker()
+    running, short, long, retried, never = (queue.make() for _ in range(5))
+    queue.run(store.cancel([never]))
+    queue.claim_job(running)
+    for job, ran_s in ((short, 1.0), (long, 60.0), (retried, 90.0)):
+        claimed = queue.claim_job(job)
+        queue.set_now(later_s=ran_s)
+        queue.end(Ended(claimed.token, Outcome.FAILED, after_s=60.0, final=job != retried))
+        queue.set_now()
+    queue.set_now(later_s=30.0)
+    jobs = [never, retried, running, short, long]
+    assert queue.run(store.longest_jobs(jobs, limit=10)) == [long, running, short]
+    assert queue.run(store.longest_jobs(jobs, limit=1)) == [long]
+
+
+def test_failed_jobs_are_grouped_by_the_first_line_of_their_error_without_its_numbers_and_ids(queue):
+    queue.set_now()
+    queue.register_worker()
+    errors = (
+        "S3Error: no page 17 of 01a1ea35-abcd-78c4-8c0a-f68f89e50e76\nin line 3",
+        "S3Error: no page 1,204 of deadbeef-aaaa-bbbb-cccc-dddddddddddd\nin line 4",
+        "S3Error: no page p12.5a of 01a1ea35-e64f-78c4-8c0a-f68f89e50e76",
+        "S4Error: no page",
+        "S4Error: no page",
+        None,
+    )
+    jobs = [queue.make() for _ in errors]
+    for n, (job, error) in enumerate(zip(jobs, errors, strict=True)):
+        queue.set_now(later_s=60.0 * n)
+        queue.run_job(job, Outcome.FAILED, error=error, final=True)
+    other = queue.make(task="other")
+    queue.run_job(other, Outcome.FAILED, error="S4Error: no page", final=True)
+    found = queue.run(store.group_errors([*jobs, other, queue.make()], limit=10))
+    assert [(row["task"], row["error"], row["jobs"]) for row in found] == [
+        ("work", "S3Error: no page … of …", 3),
+        ("work", "S4Error: no page", 2),
+        ("other", "S4Error: no page", 1),
+        ("work", "", 1),
+    ]
+    assert found[0]["last_at"] - found[0]["first_at"] == timedelta(seconds=120)
+    assert len(queue.run(store.group_errors(jobs, limit=2))) == 2
 
 
 def test_ids_are_found_by_their_first_digits(queue):

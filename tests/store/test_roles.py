@@ -296,7 +296,9 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.list_steps(UUID(int=7), limit=10),
             store.step(UUID(int=7), "charge"),
         )
-        run(store.linked_jobs(UUID(int=7), limit=10))
+        run(
+            store.linked_jobs(UUID(int=7), limit=10), store.longest_jobs(ids, limit=1), store.group_errors(ids, limit=1)
+        )
         run(store.group_killers(), store.list_running(), store.ends_by_step(steps=2, step_s=60))
         run(store.times_by_step(steps=2, step_s=60), store.health(), store.job_health(), store.metrics())
         run(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from outlive import store
 from outlive.dashboard import charts, graph, job_steps, postmortem, searches
 from outlive.dashboard.job_choice import FIELDS, BadField, filter_of
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 COUNT_S = 0.03
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
+ORDERS = {
+    "longest": (State.RUNNING, State.SUCCEEDED, State.FAILED, State.CANCELLED),
+    "errors": (State.FAILED,),
+}
+"""The orders that no index has, and the states of the jobs that have them."""
 
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -35,16 +42,22 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         wanted = filter_of(dict(visit.query))
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
+    run, sort, past = site.database.run, visit.get("sort"), visit.get("past")
+    orders = {name: tuple(one for one in of if one in (wanted.states or of)) for name, of in ORDERS.items()}
+    if sort == "longest" and wanted.states == (State.RUNNING,):
+        sort = "oldest"  # An index has this order.
+    sort = sort if sort in ("oldest", "newest") or orders.get(sort or "") else None
     waits = bool(wanted.states) and {*wanted.states} <= {State.PENDING, State.RETRYABLE}
-    sort = visit.get("sort") if visit.get("sort") in ("oldest", "newest") else None
     oldest = sort == "oldest" or (sort is None and waits)  # Those that are due first.
-    digits = None if wrong else selection.prefix(wanted.text)
-    ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
-    if wrong or ids:
-        found = Found(ids, len(ids), 0, None)
-    else:
-        found = await site.searches.look(wanted, visit.get("past"), oldest=oldest)
-    rows = await site.database.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
+    sought, most = wanted, PAGE
+    if sort in ORDERS:
+        sought, most = msgspec.structs.replace(wanted, states=orders[sort]), searches.MANY
+    found = searches.NOTHING if wrong else await _find(site, sought, past, oldest=oldest, most=most)
+    ids = await run(store.longest_jobs(found.ids, limit=PAGE)) if sort == "longest" else found.ids
+    errors = await run(store.group_errors(found.ids, limit=PAGE)) if sort == "errors" else []
+    for row in errors:
+        row["text"] = max(row["error"].split("…"), key=len).strip()
+    rows = await run(store.list_jobs(ids, wanted.states)) if ids and sort != "errors" else []
     given = {key: visit.get(key) for key in FIELDS}
     by_state, rough = tally(await site.answers.job_counts.get())
     verbs = [verb for verb in VERBS.values() if set(wanted.states) <= set(verb.takes)]
@@ -52,25 +65,37 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "title": "Jobs",
         "wrong": wrong,
         "status": 400 if wrong else 200,
-        "still": bool(wrong) or (visit.get("past") is not None and wanted.indexed),
+        "still": bool(wrong) or (past is not None and wanted.indexed),
         "by_state": by_state,
         "chosen": wanted.states,
         "rough": rough,
         "jobs": rows,
         "given": given,
         "sort": sort,
+        "orders": orders,
+        "errors": errors,
+        "among": len(found.ids) if sort in ORDERS and found.next is not None else None,
         "oldest": oldest,
         "waits": waits,
         "filtered": any(given.values()),
         "verbs": verbs,
         "on_all": [verb for verb in verbs if wanted.states or verb.default],
-        "past": visit.get("past"),
-        "next": found.next,
+        "past": past,
+        "next": None if sort in ORDERS else found.next,
         "seen": found.seen,
-        "searching": searches.goes_on(found),
-        "stopped": found.next is not None and len(found.ids) < PAGE and not searches.goes_on(found),
-        "count": None if wrong else await _count(site, wanted, found, first=visit.get("past") is None),
+        "searching": searches.goes_on(found, most),
+        "stopped": found.next is not None and len(found.ids) < most and not searches.goes_on(found, most),
+        "count": None if wrong else await _count(site, sought, found, first=past is None),
     }
+
+
+async def _find(site: Site, wanted: JobFilter, past: str | None, *, oldest: bool, most: int) -> Found:
+    """The jobs whose id begins with the digits that were searched for, or else those that match."""
+    if digits := selection.prefix(wanted.text):
+        ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE))
+        if ids:
+            return Found(ids, len(ids), 0, None)
+    return await site.searches.look(wanted, past, oldest=oldest, most=most)
 
 
 async def _count(site: Site, wanted: JobFilter, found: Found, *, first: bool) -> Count | None:

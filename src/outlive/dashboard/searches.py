@@ -1,16 +1,19 @@
-"""Searches for which no index has all parts of the filter, so that they may take longer than a page. Each look at an
-open page continues its search for a moment: the page fills up by itself."""
+"""Searches for which no index has all parts of the filter, or which find many jobs, so that they may take longer than a
+page. Each look at an open page continues its search for a moment: the page fills up by itself."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections import OrderedDict
+from dataclasses import dataclass
 
 from outlive.dashboard.database import Database
 from outlive.operations import selection
 from outlive.store import Found, JobFilter
 
 PAGE = 50
+MANY = 5_000
+"""A page that sorts or groups jobs by what no index has takes so many of those that match, the newest."""
 PATIENCE_S = 0.1
 """How long one look searches."""
 KEPT_S = 10.0
@@ -22,33 +25,36 @@ MOST = 100
 NOTHING = Found([], 0, 0, None)
 
 
-def goes_on(found: Found) -> bool:
+def goes_on(found: Found, most: int) -> bool:
     """Whether the search for a page continues: it has neither found enough nor come to an end or to its reach."""
-    return found.next is not None and len(found.ids) < PAGE and found.looked < REACH
+    return found.next is not None and len(found.ids) < most and found.looked < REACH
 
 
+@dataclass(slots=True)
 class Search:
     """A search for one page of jobs: what it has found so far, and the last whole answer."""
 
-    def __init__(self, wanted: JobFilter, past: str | None, *, oldest: bool) -> None:
-        self._wanted, self._past, self._oldest = wanted, past, oldest
-        self._so_far = NOTHING
-        self._whole: Found | None = None
-        self._ended_at = 0.0
+    wanted: JobFilter
+    past: str | None
+    oldest: bool
+    most: int
+    so_far: Found = NOTHING
+    whole: Found | None = None
+    ended_at: float = 0.0
 
     async def go_on(self, database: Database) -> Found:
-        if self._whole is not None and time.monotonic() - self._ended_at < KEPT_S:
-            return self._whole
-        had, limit = self._so_far, PAGE - len(self._so_far.ids)
-        past = had.next or self._past
-        steps = selection.page(self._wanted, limit=limit, past=past, oldest=self._oldest, patience_s=PATIENCE_S)
+        if self.whole is not None and time.monotonic() - self.ended_at < KEPT_S:
+            return self.whole
+        had, limit = self.so_far, self.most - len(self.so_far.ids)
+        past = had.next or self.past
+        steps = selection.page(self.wanted, limit=limit, past=past, oldest=self.oldest, patience_s=PATIENCE_S)
         more = await database.do(steps)
         ids = [*had.ids, *more.ids]
         found = Found(ids, len(ids), more.seen, more.next, had.looked + more.looked)
-        if goes_on(found):
-            self._so_far = found
-            return found if self._whole is None else self._whole
-        self._so_far, self._whole, self._ended_at = NOTHING, found, time.monotonic()
+        if goes_on(found, self.most):
+            self.so_far = found
+            return found if self.whole is None else self.whole
+        self.so_far, self.whole, self.ended_at = NOTHING, found, time.monotonic()
         return found
 
 
@@ -57,13 +63,8 @@ class Searches:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._kept: OrderedDict[tuple[JobFilter, str | None, bool], Search] = OrderedDict()
+        self._kept = functools.lru_cache(MOST)(Search)
 
-    async def look(self, wanted: JobFilter, past: str | None, *, oldest: bool) -> Found:
-        search = Search(wanted, past, oldest=oldest)
-        if not wanted.indexed:
-            search = self._kept.setdefault((wanted, past, oldest), search)
-            self._kept.move_to_end((wanted, past, oldest))
-            while len(self._kept) > MOST:
-                self._kept.popitem(last=False)
-        return await search.go_on(self._database)
+    async def look(self, wanted: JobFilter, past: str | None, *, oldest: bool, most: int = PAGE) -> Found:
+        search = Search if wanted.indexed and most == PAGE else self._kept
+        return await search(wanted, past, oldest, most).go_on(self._database)

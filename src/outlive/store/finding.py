@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -11,7 +12,7 @@ import msgspec
 from outlive.errors import BadArguments
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.statements import first_column, statement
+from outlive.store.statements import Table, decoded_by, first_column, statement, table
 
 LOOK = 2_000
 """How many jobs one statement looks at, at most, where no index has all parts of the filter: some 20 ms."""
@@ -140,6 +141,12 @@ def _read(past: str) -> tuple[str, datetime, UUID, int]:
         return place, _EPOCH + timedelta(microseconds=int(at)), UUID(id), int(seen)
     except (ValueError, OverflowError):
         raise BadArguments("the position in the list of jobs is malformed: begin at the first page") from None
+
+
+@decoded_by(first_column)
+def longest_jobs(ids: Sequence[UUID], *, limit: int) -> Statement[list[UUID]]: ...
+@decoded_by(table)
+def group_errors(ids: Sequence[UUID], *, limit: int) -> Statement[Table]: ...
 
 
 def with_prefix(kind: Literal["jobs", "batches"], digits: str, *, limit: int = 4) -> Statement[list[UUID]]:

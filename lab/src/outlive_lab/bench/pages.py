@@ -66,6 +66,11 @@ FILTERS = {
     "a text that no job has": "text=nowhere{n}",
     "a text that no failed job has": "text=nowhere{n}&state=failed",
     "an id": "text={id}",
+    "the longest": "sort=longest&since={n}d",
+    "the longest of a task": "sort=longest&task=mail.send&since={n}d",
+    "the longest of a worker": "sort=longest&worker=worker-{n}",
+    "failed ones by error": "sort=errors&since={n}d",
+    "failed ones of a task by error": "sort=errors&task=mail.send&since={n}d",
 }
 """Every filter of the jobs page, alone and combined, also where two jobs of a million match, or none. Pages keep the
 answers of some for a while: these have another value (n) each time."""
@@ -127,7 +132,8 @@ with retried as (
 renamed as (
   update outlive.attempts set worker_name = 'rare'
   where job_id in (select job_id from outlive.attempts where task = 'shop.parse' limit 2))
-update outlive.attempts set state = 'failed', outcome = 'failed'
+update outlive.attempts set state = 'failed', outcome = 'failed',
+  error = 'ValueError: page ' || token || ' of https://example.org/' || md5(token::text) || ' has no title'
 where task in ('shop.fetch', 'mail.send') and token % 30 = 0
 """
 """Two retryable jobs, two jobs of a worker that has run no others, and some thousands of failed ones."""
