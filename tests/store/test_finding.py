@@ -335,7 +335,7 @@ def test_failed_jobs_are_grouped_by_the_first_line_of_their_error_without_its_nu
     queue.register_worker()
     errors = (
         "S3Error: no page 17 of 01a1ea35-abcd-78c4-8c0a-f68f89e50e76\nin line 3",
-        "S3Error: no page 1,204 of deadbeef-aaaa-bbbb-cccc-dddddddddddd\nin line 4",
+        "S3Error: no page 1,204 of deadbeef-aaaa-bbbb-cccc-ddddddddddd7\nin line 4",
         "S3Error: no page p12.5a of 01a1ea35-e64f-78c4-8c0a-f68f89e50e76",
         "S4Error: no page",
         "S4Error: no page",
