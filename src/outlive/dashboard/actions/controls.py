@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from outlive import store
-from outlive.dashboard.actions.questions import Field, Question
+from outlive.dashboard.actions.questions import Field, Form, Question
 from outlive.errors import BadArguments
 from outlive.operations import By, schedule_changes
 from outlive.operations.controls import CONTROLS, Control, audited, limit_of_source, size_of_worker
@@ -41,103 +40,85 @@ SCHEDULE: Mapping[str, tuple[Any, ...]] = {
 """The label, the hint and the choices of each option."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operate:
-    control: Control
-    name: str
-
-    async def question(self, site: Site) -> Question:
-        return Question(self.control.asked(self.name), self.control.note)
-
-    async def perform(self, site: Site, by: By) -> None:
-        await _operate(site, by, self.control, self.name, self.control.make(self.name))
+async def ask(control: Control, site: Site, form: Form) -> Question:
+    return Question(control.asked(form["name"]), control.note)
 
 
-@dataclass(frozen=True, slots=True)
-class SetSource:
-    """Override the limits that an app declares. The form shows what is set, and beside an empty field what applies."""
-
-    source: str
-    typed: Mapping[str, str]
-
-    async def question(self, site: Site) -> Question:
-        control, row = CONTROLS["set_source"], await self._row(site)
-        fields = [
-            Field(key, label, self.typed.get(key, _text(row[f"set_{key}"])), _text(row[key]) or "no limit")
-            for key, label in LIMITS.items()
-        ]
-        return Question(control.asked(self.source), control.note, fields=fields)
-
-    async def perform(self, site: Site, by: By) -> None:
-        row = await self._row(site)
-        limits = {key: limit_of_source(key, text) for key, text in self.typed.items()}
-        changed = {key: limit for key, limit in limits.items() if limit != row[f"set_{key}"]}
-        await _set(site, by, "set_source", self.source, changed)
-
-    async def _row(self, site: Site) -> Mapping[str, Any]:
-        for row in await site.database.run(store.source_limits(self.source)):
-            return row
-        raise BadArguments(f"there is no source {self.source}")
+async def operate(control: Control, site: Site, form: Form, by: By) -> None:
+    await _operate(site, by, control, form["name"], control.make(form["name"]))
 
 
-@dataclass(frozen=True, slots=True)
-class SetWorker:
+async def ask_of_source(site: Site, form: Form) -> Question:
+    """The form shows what operators have set, and beside an empty field what applies."""
+    control, row = CONTROLS["set_source"], await _source(site, form)
+    fields = [
+        Field(key, label, form.typed([key]).get(key, _text(row[f"set_{key}"])), _text(row[key]) or "no limit")
+        for key, label in LIMITS.items()
+    ]
+    return Question(control.asked(form["name"]), control.note, fields=fields)
+
+
+async def set_source(site: Site, form: Form, by: By) -> None:
+    """Override the limits that an app declares."""
+    row = await _source(site, form)
+    limits = {key: limit_of_source(key, text) for key, text in form.typed(LIMITS).items()}
+    await _set(site, by, form, {key: limit for key, limit in limits.items() if limit != row[f"set_{key}"]})
+
+
+async def _source(site: Site, form: Form) -> Mapping[str, Any]:
+    for row in await site.database.run(store.source_limits(form["name"])):
+        return row
+    raise BadArguments(f"there is no source {form['name']}")
+
+
+async def ask_of_worker(site: Site, form: Form) -> Question:
+    control, texts = CONTROLS["set_worker"], await _worker(site, form) | form.typed(("slots", "queues"))
+    fields = [
+        Field("slots", "Slots", texts["slots"]),
+        Field("queues", "Queues, with commas", texts["queues"], "all"),
+    ]
+    return Question(control.asked(form["name"]), control.note, fields=fields)
+
+
+async def set_worker(site: Site, form: Form, by: By) -> None:
     """Change the slots and the queues of a worker that runs."""
-
-    worker: str
-    typed: Mapping[str, str]
-
-    async def question(self, site: Site) -> Question:
-        control, now = CONTROLS["set_worker"], await self._now(site)
-        fields = [
-            Field("slots", "Slots", self.typed.get("slots", now["slots"])),
-            Field("queues", "Queues, with commas", self.typed.get("queues", now["queues"]), "all"),
-        ]
-        return Question(control.asked(self.worker), control.note, fields=fields)
-
-    async def perform(self, site: Site, by: By) -> None:
-        now = await self._now(site)
-        changed = {key: text for key, text in self.typed.items() if text != now[key]}
-        await _set(site, by, "set_worker", self.worker, size_of_worker(changed.get("slots"), changed.get("queues")))
-
-    async def _now(self, site: Site) -> dict[str, str]:
-        for row in await site.database.run(store.list_workers(limit=10_000)):
-            if row["name"] == self.worker and row["state"] not in ("dead", "stopped"):
-                return {"slots": str(row["slots"]), "queues": ", ".join(row["queues"] or ())}
-        raise BadArguments(f"no worker {self.worker} is alive")
+    now = await _worker(site, form)
+    changed = {key: text for key, text in form.typed(("slots", "queues")).items() if text != now[key]}
+    await _set(site, by, form, size_of_worker(changed.get("slots"), changed.get("queues")))
 
 
-@dataclass(frozen=True, slots=True)
-class SetSchedule:
+async def _worker(site: Site, form: Form) -> dict[str, str]:
+    for row in await site.database.run(store.list_workers(limit=10_000)):
+        if row["name"] == form["name"] and row["state"] not in ("dead", "stopped"):
+            return {"slots": str(row["slots"]), "queues": ", ".join(row["queues"] or ())}
+    raise BadArguments(f"no worker {form['name']} is alive")
+
+
+async def ask_of_schedule(site: Site, form: Form) -> Question:
+    control, row = CONTROLS["set_schedule"], await _schedule(site, form)
+    texts = schedule_changes.texts_of(row) | form.typed(SCHEDULE)
+    fields = [Field(name, label, texts[name], *more) for name, (label, *more) in SCHEDULE.items()]
+    app = [("Declared by", row["declared_by"])] if row["declared_by"] else []
+    note = control.note if app else "Workers notice this within a second."
+    return Question(control.asked(form["name"]), note, [("Task", row["task"]), *app], fields=fields)
+
+
+async def set_schedule(site: Site, form: Form, by: By) -> None:
     """Change when and how a schedule fires."""
-
-    schedule: str
-    typed: Mapping[str, str]
-
-    async def question(self, site: Site) -> Question:
-        control, row = CONTROLS["set_schedule"], await self._row(site)
-        texts = schedule_changes.texts_of(row) | dict(self.typed)
-        fields = [Field(name, label, texts[name], *more) for name, (label, *more) in SCHEDULE.items()]
-        app = [("Declared by", row["declared_by"])] if row["declared_by"] else []
-        note = control.note if app else "Workers notice this within a second."
-        return Question(control.asked(self.schedule), note, [("Task", row["task"]), *app], fields=fields)
-
-    async def perform(self, site: Site, by: By) -> None:
-        row = await self._row(site)
-        values = schedule_changes.values_of(self.typed)
-        schedule_changes.refuse_unless_it_can_fire(self.schedule, row, values)
-        changed = {key: value for key, value in values.items() if value != row[key]}
-        await _set(site, by, "set_schedule", self.schedule, changed)
-
-    async def _row(self, site: Site) -> Mapping[str, Any]:
-        for row in await site.database.run(store.list_schedules(limit=1_000_000)):
-            if row["name"] == self.schedule:
-                return row
-        raise BadArguments(f"there is no schedule {self.schedule}")
+    row, values = await _schedule(site, form), schedule_changes.values_of(form.typed(SCHEDULE))
+    schedule_changes.refuse_unless_it_can_fire(form["name"], row, values)
+    await _set(site, by, form, {key: value for key, value in values.items() if value != row[key]})
 
 
-async def _set(site: Site, by: By, action: str, name: str, values: Mapping[str, Any]) -> None:
-    control = CONTROLS[action]
+async def _schedule(site: Site, form: Form) -> Mapping[str, Any]:
+    for row in await site.database.run(store.list_schedules(limit=1_000_000)):
+        if row["name"] == form["name"]:
+            return row
+    raise BadArguments(f"there is no schedule {form['name']}")
+
+
+async def _set(site: Site, by: By, form: Form, values: Mapping[str, Any]) -> None:
+    control, name = CONTROLS[form["action"]], form["name"]
     if values:
         await _operate(site, by, control, name, control.make(name, values), values)
     else:

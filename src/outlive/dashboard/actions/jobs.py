@@ -1,8 +1,7 @@
 """Retry, repeat, cancel, release or delete jobs: those that an operator has selected, or all that match a filter.
 
-A form leads to the page `/confirm`, which shows the action's `question` and changes nothing. The answer is a POST with
-the same fields: it makes the same action again, and `perform` does it. What became of it is noted for the page to which
-the operator goes back.
+A form leads to the page `/confirm`, which shows the action's question and changes nothing. The answer is a POST with
+the same fields, and the action is done. What became of it is noted for the page to which the operator goes back.
 
 `site.database` only reads, and `site.writing` is for what operators do. `run` runs one statement; `do` an operation of
 several, in which the answer to one decides about the next.
@@ -11,14 +10,14 @@ several, in which the answer to one decides about the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
 from outlive import store
-from outlive.dashboard.actions.questions import NothingToDo, Question, wait_a_moment_for
+from outlive.dashboard.actions.questions import Form, NothingToDo, Question, wait_a_moment_for
+from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.humanize import number
 from outlive.operations import By, selection, verbs
 from outlive.operations.selection import Count
@@ -38,39 +37,33 @@ LISTED = 10
 FACTS = (("Task", "task"), ("Job", "id"), ("State", "state"))
 
 
-@dataclass(frozen=True, slots=True)
-class ActOnSelected:
-    verb: Verb
-    ids: list[UUID]
-
-    async def question(self, site: Site) -> Question:
-        if not self.ids:
-            raise NothingToDo("No job was selected.")
-        jobs = await site.database.run(store.list_jobs(self.ids[:LISTED]))
-        if len(self.ids) > 1:
-            return _question(self.verb, Count(len(self.ids)), jobs=jobs)
-        facts = [(label, str(job[column])) for job in jobs for label, column in FACTS]
-        return _question(self.verb, Count(1), facts)
-
-    async def perform(self, site: Site, by: By) -> None:
-        await _act(site, self.verb, self.ids, by)
+async def ask_of_selected(verb: Verb, site: Site, form: Form) -> Question:
+    if not (ids := ids_of(form.fields)):
+        raise NothingToDo("No job was selected.")
+    jobs = await site.database.run(store.list_jobs(ids[:LISTED]))
+    return _question(verb, Count(len(ids)), jobs=jobs) if len(ids) > 1 else _question(verb, Count(1), facts_of(jobs))
 
 
-@dataclass(frozen=True, slots=True)
-class ActOnMatching:
-    verb: Verb
-    wanted: JobFilter
+async def act_on_selected(verb: Verb, site: Site, form: Form, by: By) -> None:
+    await _act(site, verb, ids_of(form.fields), by)
 
-    async def question(self, site: Site) -> Question:
-        count = await site.database.do(selection.count(self.wanted, patience_s=COUNT_S))
-        if not count.jobs:
-            raise NothingToDo(f"No job that matches can be {self.verb.past}.")
-        parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(self.wanted).items()]
-        facts = [(label.capitalize(), words) for label, words in parts]
-        return _question(self.verb, count, facts, await first_of(site, self.wanted))
 
-    async def perform(self, site: Site, by: By) -> None:
-        await _act(site, self.verb, self.wanted, by)
+async def ask_of_matching(verb: Verb, site: Site, form: Form) -> Question:
+    wanted = verb.narrowed(filter_of(form.values))
+    count = await site.database.do(selection.count(wanted, patience_s=COUNT_S))
+    if not count.jobs:
+        raise NothingToDo(f"No job that matches can be {verb.past}.")
+    parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(wanted).items()]
+    facts = [(label.capitalize(), words) for label, words in parts]
+    return _question(verb, count, facts, await first_of(site, wanted))
+
+
+async def act_on_matching(verb: Verb, site: Site, form: Form, by: By) -> None:
+    await _act(site, verb, verb.narrowed(filter_of(form.values)), by)
+
+
+def facts_of(jobs: Table) -> list[tuple[str, str]]:
+    return [(label, str(job[column])) for job in jobs for label, column in FACTS]
 
 
 async def first_of(site: Site, wanted: JobFilter) -> Table:

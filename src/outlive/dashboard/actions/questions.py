@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from outlive.operations import By
 
@@ -17,6 +17,21 @@ WAIT_S = 1.5
 
 class NothingToDo(Exception):
     """The action concerns no job. The text says why."""
+
+
+class Form:
+    """The fields of an action, in the address of its question or in the answer."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+        self.fields, self.values = fields, dict(fields)
+
+    def __getitem__(self, name: str) -> str:
+        """What a field has, or nothing."""
+        return self.values.get(name, "").replace("\0", "").strip()
+
+    def typed(self, names: Collection[str]) -> dict[str, str]:
+        """What an operator has written into some fields of a question."""
+        return {name: self[name] for name in names if name in self.values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +57,14 @@ class Question:
     jobs: Sequence[Mapping[str, Any]] = ()
 
 
-class Action(Protocol):
-    async def question(self, site: Site) -> Question:
-        """What to ask first. Raises `NothingToDo` if no job is left to act on."""
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`ask` finds what to ask first, and raises `NothingToDo` if no job is left to act on. `do` does it, and notes what
+    became of it for the page that the operator goes back to.
+    """
 
-    async def perform(self, site: Site, by: By) -> None:
-        """Do it, and note what became of it for the page that the operator goes back to."""
+    ask: Callable[[Site, Form], Awaitable[Question]]
+    do: Callable[[Site, Form, By], Awaitable[None]]
 
 
 async def wait_a_moment_for(work: Coroutine[Any, Any, None], site: Site, by: By) -> None:
