@@ -156,9 +156,8 @@ class Answers:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        kept = (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes, self.unserved_lanes)
-        for one in kept:
-            await one.stop()
+        for kept in (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes, self.unserved_lanes):
+            await kept.stop()
 
     async def _note_depths(self) -> None:
         while True:
