@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 from outlive import config, store
 from outlive.dashboard.access import Role
-from outlive.dashboard.people import AGAIN_S, People, Person
+from outlive.dashboard.people import AGAIN_S, People, Person, hash_of
 from outlive.dashboard.proxy import USER, Proxy
 from outlive.errors import ConfigError, DatabaseBusy
 from outlive.statement import Statement
@@ -142,7 +142,7 @@ def test_while_the_tokens_can_not_be_read_known_ones_hold_for_a_minute_and_few_r
     tokens = People(run)
 
     def login() -> Person | None:
-        return dashboard.run(tokens.with_token(token, fresh=True))
+        return dashboard.run(tokens.find("hash", hash_of(token), fresh=True))
 
     assert login() is not None
     monkeypatch.setattr("outlive.dashboard.people.AGAIN_S", 600.0)

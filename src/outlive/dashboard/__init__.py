@@ -6,9 +6,10 @@ extra `dashboard`, so nothing else of outlive imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from outlive import config as configuration
 from outlive import migrate
@@ -26,44 +27,30 @@ def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token
     It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one. The setting
     `dashboard_user_header` does not apply: a server may pass on an address that the client has made up.
     """
-    if app is None or isinstance(app, str):
-        settings = configuration.load(flags={"database_url": app})
-        address: Callable[[], str] = partial(migrate.address, settings)
-    else:
-        settings = app.config
-        address = partial(_address_of, app)
-    token = token or settings.dashboard_token
+    of = None if isinstance(app, str) else app
+    settings = configuration.load(flags={"database_url": app}) if of is None else of.config
+    token, viewer_token = token or settings.dashboard_token, viewer_token or settings.dashboard_viewer_token
     if token is None:
         raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token (OUTLIVE_DASHBOARD_TOKEN)")
-    return _site(settings, address, token, viewer_token or settings.dashboard_viewer_token)
+    mounted = replace(settings, dashboard_user_header=None, dashboard_root_path="")
+    return build(mounted, token=token, viewer_token=viewer_token, app=of)
 
 
-def build(settings: Config, *, token: str, viewer_token: str | None = None, hosts: Iterable[str] | None = None) -> Site:
-    """The dashboard of the database that the settings name."""
-    address = partial(migrate.address, settings)
-    user_header, root_path = settings.dashboard_user_header, settings.dashboard_root_path
-    return _site(settings, address, token, viewer_token, hosts=hosts, user_header=user_header, root_path=root_path)
-
-
-def _address_of(app: App) -> str:
-    """The database that the app uses now: in a test it is another one."""
-    return migrate.address(app.config)
-
-
-def _site(
+def build(
     settings: Config,
-    address: Callable[[], str],
-    token: str,
-    viewer_token: str | None,
     *,
+    token: str,
+    viewer_token: str | None = None,
     hosts: Iterable[str] | None = None,
-    user_header: str | None = None,
-    root_path: str = "",
+    app: App | None = None,
 ) -> Site:
+    """The dashboard of the database that the settings name, or of the one that an app uses now: in a test it is another
+    one.
+    """
     from outlive.dashboard.access import Access
-    from outlive.dashboard.pages import PAGES
-    from outlive.dashboard.proxy import Proxy
     from outlive.dashboard.site import Site
 
-    proxy = Proxy(settings.dashboard_proxy, user_header)
-    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts, proxy=proxy, root_path=root_path)
+    def address() -> str:
+        return migrate.address(settings if app is None else app.config)
+
+    return Site(settings, address, Access(token, viewer_token), hosts)

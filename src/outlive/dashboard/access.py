@@ -8,12 +8,13 @@ people are in the database (`people`).
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import hmac
 import os
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -77,7 +78,7 @@ class Access:
         self._key = hashlib.sha256(material.encode()).digest()
         # Cookies don't know ports: two dashboards on one machine must not overwrite each other's.
         self.cookie = f"outlive_{hashlib.sha256(self._key).hexdigest()[:8]}"
-        self.attempts = Attempts()
+        self._wrong_at = functools.lru_cache(ADDRESSES)(lambda address: deque[float](maxlen=ATTEMPTS))
 
     def role_of(self, token: str) -> Role | None:
         """The role that a token gives. Every token is compared, in constant time."""
@@ -87,6 +88,18 @@ class Access:
             if hmac.compare_digest(given, hashlib.sha256(one.encode()).digest()):
                 found = role
         return found
+
+    def too_many(self, address: str) -> bool:
+        """Whether many wrong tokens came from this address in the last minute.
+
+        A right token is let in all the same: others may share its address, and any web page can make a browser send
+        wrong ones. So this keeps no guesser out. What does is the length of a token.
+        """
+        times = self._wrong_at(address)
+        return len(times) == ATTEMPTS and times[0] > time.monotonic() - PER_S
+
+    def count_wrong(self, address: str) -> None:
+        self._wrong_at(address).append(time.monotonic())
 
     def session(self, key: str) -> str:
         """The value of a new cookie, for the role or the person that this key stands for."""
@@ -114,29 +127,6 @@ class Access:
 
     def _signature(self, purpose: str, body: str) -> str:
         return hmac.digest(self._key, f"{purpose}\0{body}".encode(errors="replace"), "sha256").hex()
-
-
-class Attempts:
-    """Counts wrong tokens by address, over the last minute.
-
-    A right token is let in whatever the count: others may share its address, and any web page can make a browser send
-    wrong ones. So the count keeps no guesser out. What does is the length of a token.
-    """
-
-    def __init__(self) -> None:
-        self._by: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def too_many(self, address: str) -> bool:
-        times = self._by.get(address, deque())
-        while times and times[0] < time.monotonic() - PER_S:
-            times.popleft()
-        return len(times) >= ATTEMPTS
-
-    def wrong(self, address: str) -> None:
-        self._by.setdefault(address, deque(maxlen=ATTEMPTS)).append(time.monotonic())
-        self._by.move_to_end(address)
-        while len(self._by) > ADDRESSES:
-            self._by.popitem(last=False)
 
 
 def refusal(connection: HTTPConnection) -> str | None:

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from outlive import store
-from outlive.dashboard.entrance import WrongToken, person_of
+from outlive.dashboard.people import WrongToken, person_of
 from outlive.dashboard.shield import PROBES
 from outlive.errors import MissingRight, OutliveError, SchemaMismatch
 from outlive.metrics import exposition

@@ -36,14 +36,8 @@ class Shield:
     below which it answers, as if it were mounted there.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        hosts: Iterable[str] | None = None,
-        proxy: Proxy | None = None,
-        root_path: str = "",
-    ) -> None:
-        self._app, self._proxy, self._root_path = app, proxy or Proxy(), root_path
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] | None, proxy: Proxy, root_path: str) -> None:
+        self._app, self._proxy, self._root_path = app, proxy, root_path
         self._hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

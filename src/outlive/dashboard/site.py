@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -19,13 +20,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from outlive import db, errors
+from outlive.config import Config
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
 from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
-from outlive.dashboard.entrance import PERSON, TROUBLE, Entrance, WrongToken, address_of, person_of
 from outlive.dashboard.live import Full, Live
-from outlive.dashboard.people import People, Person
+from outlive.dashboard.pages import PAGES
+from outlive.dashboard.people import PERSON, TROUBLE, Entrance, People, WrongToken, address_of, person_of
 from outlive.dashboard.probes import Probes
 from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
@@ -55,14 +57,7 @@ class Site:
     """One dashboard: where it reads, who may see it, and its pages."""
 
     def __init__(
-        self,
-        address: Callable[[], str],
-        access: Access,
-        pages: Iterable[Page],
-        *,
-        hosts: Iterable[str] | None = None,
-        proxy: Proxy | None = None,
-        root_path: str = "",
+        self, settings: Config, address: Callable[[], str], access: Access, hosts: Iterable[str] | None
     ) -> None:
         self.access = access
         self.database = Database(address)
@@ -83,7 +78,7 @@ class Site:
             Route("/act", self._act, methods=["POST"]),
             *Probes(self).routes(),
         ]
-        for page in pages:
+        for page in PAGES:
             if page.look is actions.confirm:
                 self._question = page
             routes.append(Route(page.path, self._page(page), methods=["GET"]))
@@ -98,7 +93,8 @@ class Site:
         }
         self._routed = Starlette(routes=routes, exception_handlers=answers)
         self._routed.router.redirect_slashes = False  # They name a scheme and a host, which only a proxy may know.
-        self._app = Shield(self._identified, hosts, proxy, root_path)
+        proxy = Proxy(settings.dashboard_proxy, settings.dashboard_user_header)
+        self._app = Shield(self._identified, hosts, proxy, settings.dashboard_root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -143,8 +139,7 @@ class Site:
             found = await self._found(visit)
             query = f"?{request.url.query}" if request.url.query else ""
             live = f"{visit.links.root}/live{_below(request)}{query}" if page.live and not found.get("still") else None
-            html = self.templates.page(page.template, {**found, "live": live, **self.frame(request)})
-            return HTMLResponse(html, found.get("status", 200))
+            return self._html(request, page.template, {**found, "live": live}, found.get("status", 200))
 
         return show
 
@@ -196,17 +191,16 @@ class Site:
     async def _fragments(self, visit: Visit) -> Mapping[str, str]:
         return self.templates.fragments(visit.page.template, await self._found(visit))
 
-    def frame(self, request: Request) -> dict[str, Any]:
-        """What the frame around each page needs, which differs between viewers."""
-        person: Person | None = request.scope.get(PERSON)
-        return {"person": person, "proof": self.access.proof(request), "here": _below(request)}
-
-    def say(self, request: Request, status: int, title: str, words: str, **more: Any) -> Response:
-        """A page that only says something."""
-        found = {"title": title, "words": words, "since": None, "live": None, "at": Links(_root(request)), **more}
-        html = self.templates.page("problem.html", {**found, **self.frame(request)})
+    def _html(self, request: Request, template: str, found: Mapping[str, Any], status: int) -> Response:
+        """A page in its frame, which differs between viewers."""
+        frame = {"person": request.scope.get(PERSON), "proof": self.access.proof(request), "here": _below(request)}
+        html = self.templates.page(template, {**frame, "at": Links(_root(request)), "live": None, **found})
         again = {"refresh": "3"} if status == 503 and request.method == "GET" else {}
         return HTMLResponse(html, status, headers=again)
+
+    def say(self, request: Request, status: int, title: str, words: str, since: datetime | None = None) -> Response:
+        """A page that only says something."""
+        return self._html(request, "problem.html", {"title": title, "words": words, "since": since}, status)
 
     # Actions
 
@@ -239,8 +233,7 @@ class Site:
         if not found["question"].fields:
             raise error
         wrong = {"wrong_fields": error.fields} if isinstance(error, BadFields) else {"wrong": str(error)}
-        html = self.templates.page(visit.page.template, {**found, **wrong, "live": None, **self.frame(request)})
-        return HTMLResponse(html, 400)
+        return self._html(request, visit.page.template, {**found, **wrong}, 400)
 
     def _back(self, request: Request, back: str, entry: UUID) -> Response:
         """Lead to a page of the dashboard that says what became of an action."""
@@ -280,8 +273,8 @@ class Site:
 
     def _ask(self, request: Request, status: int, words: str = "", *, back: str = "/") -> Response:
         """Ask for a token. The page `back` follows."""
-        found = {"title": "Log in", "words": words, "back": back, "live": None, "at": Links(_root(request))}
-        return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "person": None}), status)
+        found = {"title": "Log in", "words": words, "back": back, "person": None}
+        return self._html(request, "login.html", found, status)
 
     async def _let_in(self, request: Request, token: str, back: str) -> Response:
         try:
