@@ -79,6 +79,10 @@ class Reply(Frame, tag=3):
     body: bytes
     error: str | None = None
 
+    @classmethod
+    def refusing(cls, number: int, error: Exception) -> Reply:
+        return cls(number, str(error).encode(errors="replace"), type(error).__name__)
+
 
 class Halt(Frame, tag=7):
     """Cancel a job of a shared child, or, if it is `suspended`, only what it has left running beside its wait."""

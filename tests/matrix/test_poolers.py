@@ -15,9 +15,8 @@ import outlive
 from outlive import config, store
 from outlive.statement import Statement
 from outlive.states import State
-from outlive.worker.fleet import silence
-from outlive.worker.fleet.silence import Silence
-from outlive.worker.session import Session
+from outlive.worker import session
+from outlive.worker.session import Session, Silence
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.folders import open_folder
@@ -100,8 +99,8 @@ def test_behind_a_pooler_in_transaction_mode_workers_show_their_life_at_another_
 
 def test_behind_a_pooler_in_session_mode_a_worker_stays_with_a_server_that_is_slow(pooled, monkeypatch):
     """The pooler tells clients numbers of sessions that the server does not know."""
-    monkeypatch.setattr(silence, "SILENT_S", 0.3)
-    monkeypatch.setattr(silence, "CHECK_S", 0.05)
+    monkeypatch.setattr(session, "SILENT_S", 0.3)
+    monkeypatch.setattr(session, "CHECK_S", 0.05)
     sleep = Statement("sleep", b"select pg_sleep(1)", (), lambda rows: len(rows))
 
     async def ask() -> int:

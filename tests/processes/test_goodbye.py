@@ -10,12 +10,9 @@ from outlive import db, store, wire
 from outlive.model import Claimed, Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.attempts.steps import StepWriter
-from outlive.worker.claiming.sources import SourceOutcomes
-from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.session import Session, SessionPool
 from outlive.worker.wakeup import Wakeup
@@ -32,9 +29,8 @@ class Unwritten:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
         (slow,) = SessionPool(url, 1).share(db.COMPLETIONS)
         self.outbox = Outbox(WORKER, slow, leases, Wakeup())
-        steps = StepWriter(WORKER, self.session, leases)
-        self.progress = ProgressWriter(WORKER, self.session, self.outbox, steps)
-        self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox)
+        self.progress = ProgressWriter(WORKER, self.session, self.outbox)
+        self.completions = Completions(WORKER, self.session, self.outbox)
         self.sources = SourceOutcomes(self.session)
 
 

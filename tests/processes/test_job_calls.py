@@ -13,7 +13,7 @@ from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.attempts.steps import StepWriter
+from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.zygote_handle import Parent
@@ -59,7 +59,7 @@ def beside_locked_calls(
     async def use() -> None:
         pool = SessionPool(database_url, 3)
         (sessions,) = pool.share(db.CALLS)
-        calls = JobCalls(sessions, cast("Waits", None), cast("StepWriter", None), cast("Leases", None))
+        calls = JobCalls(sessions, cast("Waits", None), cast("ProgressWriter", None), cast("Leases", None))
         asking = [Asking(calls, LOCKED) for _ in range(BLOCKED)]
         try:
             for first in range(0, BLOCKED, job_calls.AT_ONCE):

@@ -26,8 +26,7 @@ from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.reporting.alerts import Alerts, Announcements
-from outlive.worker.reporting.monitoring import Systemd
-from outlive.worker.reporting.vitals import TURN_S, ReaperVitals
+from outlive.worker.reporting.monitoring import TURN_S, ReaperVitals, Systemd
 from outlive.worker.session import Session
 from tests import faults
 from tests.driving.commands import Cli, ended, started

@@ -7,9 +7,8 @@ import psycopg
 import pytest
 
 from outlive.statement import Statement
-from outlive.worker.fleet import silence
-from outlive.worker.fleet.silence import Silence
-from outlive.worker.session import Session
+from outlive.worker import session
+from outlive.worker.session import Session, Silence
 from tests.proxy import Boundary, Proxy, Side
 
 SLEEP = Statement("sleep", b"select pg_sleep(1)", (), lambda rows: len(rows))
@@ -19,8 +18,8 @@ Asked = Callable[[Silence, "asyncio.Task[int]"], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "SILENT_S", 0.3)
-    monkeypatch.setattr(silence, "CHECK_S", 0.05)
+    monkeypatch.setattr(session, "SILENT_S", 0.3)
+    monkeypatch.setattr(session, "CHECK_S", 0.05)
 
 
 def ask(url: str, work: Asked) -> None:

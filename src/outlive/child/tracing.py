@@ -15,13 +15,13 @@ import msgspec
 from outlive.child.channel import Channel
 from outlive.errors import not_installed
 from outlive.protocol import MAX_SPANS_BYTES, Run, Spans
-from outlive.telemetry import contexts
 from outlive.telemetry import spans as plain
 
 try:
     from opentelemetry import context, trace
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
     raise not_installed("otel", "OpenTelemetry's SDK", extra="otel") from None
 
@@ -42,7 +42,7 @@ class Tracing:
     def begin(self, run: Run) -> None:
         if run.trace is not None:
             headers = dict(zip(("traceparent", "tracestate"), run.trace, strict=True))
-            _attached.set(context.attach(contexts.PROPAGATOR.extract(headers, context.Context())))
+            _attached.set(context.attach(TraceContextTextMapPropagator().extract(headers, context.Context())))
 
     def end(self) -> None:
         """Remove the context of this job, whatever the job itself has attached."""

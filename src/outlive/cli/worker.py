@@ -140,13 +140,13 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     from outlive.worker.fleet.leftovers import Leftovers
     from outlive.worker.fleet.reaper import Reaper
     from outlive.worker.reporting.alerts import LIMIT_S, Alerts
-    from outlive.worker.reporting.telemetry import telemetry
+    from outlive.worker.reporting.telemetry import Telemetry
     from outlive.worker.session import Session
     from outlive.worker.wakeup import Wakeup
 
     reaper = Reaper(session := Session(url), config, Alerts())
     leftovers = Leftovers(session, Wakeup())
-    reaper.telemetry = telemetry(config, config.name or "reaper")
+    telemetry = reaper.telemetry = Telemetry(config, config.name or "reaper")
     if once:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
@@ -157,16 +157,14 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await _reap_until_stopped(config, reaper, leftovers)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
-    if reaper.telemetry is not None:
-        await reaper.telemetry.close()
+    await telemetry.close()
     return reaper.attempts_ended
 
 
 async def _reap_until_stopped(config: Config, reaper: Reaper, leftovers: Leftovers) -> None:
     from outlive.worker.limits import running_time
     from outlive.worker.loops import RETRY_SOON_S, forever
-    from outlive.worker.reporting.monitoring import Systemd, monitored
-    from outlive.worker.reporting.vitals import ReaperVitals
+    from outlive.worker.reporting.monitoring import ReaperVitals, Systemd, monitored
     from outlive.worker.session import Session
 
     stopping = asyncio.Event()

@@ -34,8 +34,7 @@ from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.policy import TaskRow, task_row
 from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
 from outlive.states import Outcome, State
-from outlive.worker.attempts.completions import unless_completed
-from outlive.worker.ending.outbox import never_accepted, refused
+from outlive.worker.ending.outbox import never_accepted, refused, unless_completed
 from outlive.worker.fleet.registration import Identity
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from outlive.errors import not_installed
 from outlive.model import JobRequest
 from outlive.policy import DEFAULT_QUEUE
 from outlive.telemetry import carried
-from outlive.telemetry.contexts import PROPAGATOR
 
 try:
     from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
     raise not_installed("otel", "OpenTelemetry", extra="otel") from None
 
@@ -36,7 +36,7 @@ _ATTRIBUTES = {
 def carrying(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace context that is current here."""
     context: dict[str, str] = {}
-    PROPAGATOR.inject(context)
+    TraceContextTextMapPropagator().inject(context)
     return carried.carrying(requests, context) if context else requests
 
 

@@ -25,19 +25,17 @@ class AttemptEvents:
         self._services = services
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
-        telemetry = self._services.telemetry
-        return None if telemetry is None else telemetry.starting(job)
+        return self._services.telemetry.starting(job)
 
     def traced(self, spans: bytes) -> None:
-        if self._services.telemetry is not None:
-            self._services.telemetry.traced(spans)
+        self._services.telemetry.traced(spans)
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
         services = self._services
         services.end_lines.add(job, end)
         if services.tallies is not None:
             services.tallies.ended(job, end)
-        if services.telemetry is not None and not services.leases.disowned(end.token):  # Otherwise its reaper does it.
+        if not services.leases.disowned(end.token):  # Otherwise its reaper does it.
             services.telemetry.ended(job, end)
         services.sources.note(job.source, end)
         if completing:
@@ -48,9 +46,8 @@ class AttemptEvents:
     def suspended(self, one: Assignment) -> None:
         services = self._services
         services.leases.drop(one.job.token)
-        if services.telemetry is not None:
-            took_s = time.monotonic() - one.started
-            services.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
+        took_s = time.monotonic() - one.started
+        services.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
 
     def called(self, child: Child, call: Call) -> None:
         if call.verb not in STEPS:
@@ -58,11 +55,11 @@ class AttemptEvents:
             return
         if one := child.find(call.token):
             one.kept = None  # What came with it is out of date: if it begins again, its process fetches all.
-        self._services.steps.put(child, call)
+        self._services.progress.keep(child, call)
 
     def owes_answer(self, child: Child, token: int) -> bool:
         """Whether this attempt has asked for something and has no answer yet."""
-        return self._services.calls.asked(child, token) or self._services.steps.waiting(token)
+        return self._services.calls.asked(child, token) or self._services.progress.step_waits(token)
 
     def secret_of(self, token: int) -> str:
         return self._services.me.secret_of(token)
@@ -76,7 +73,7 @@ class AttemptEvents:
         ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.completions.pending)
         parts = (part for end in ends for part in (end.result, end.records, end.spawns))
         written_later = sum(len(part) for part in parts if part is not None)
-        return written_later + services.calls.pending_bytes + services.steps.pending_bytes
+        return written_later + services.calls.pending_bytes + services.progress.pending_bytes
 
     def app_imported(self, served: Collection[str], ready: Ready) -> None:
         self._services.registration.app_imported(served, ready)

@@ -19,22 +19,18 @@ from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
 from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts import job_calls
-from outlive.worker.attempts.completions import Completions
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.attempts.reconciliation import Reconciliation
-from outlive.worker.attempts.renewal import Renewal, TakingBack
+from outlive.worker.attempts.renewal import Reconciliation, Renewal, TakingBack
 from outlive.worker.attempts.requests import Requests
-from outlive.worker.attempts.steps import StepWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.claim_loop import ClaimLoop
 from outlive.worker.claiming.lane_finder import LaneFinder
-from outlive.worker.claiming.sources import SourceOutcomes
 from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.ending import outbox as ends
-from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.leftovers import TICKING_LOOK_S, Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
@@ -42,14 +38,13 @@ from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.fleet.seat import Seat
-from outlive.worker.fleet.silence import Silence
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
 from outlive.worker.reporting.end_lines import EndLines
-from outlive.worker.reporting.telemetry import telemetry
-from outlive.worker.session import IDLE_S, Session, SessionPool
+from outlive.worker.reporting.telemetry import Telemetry
+from outlive.worker.session import IDLE_S, Session, SessionPool, Silence
 from outlive.worker.wakeup import REQUESTS, Wakeup
 
 ASK_S = 0.5
@@ -89,13 +84,12 @@ class Services:
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         outbox = self.outbox = Outbox(me.id, slow, leases, wake)
         self.sources = SourceOutcomes(hot)
-        self.steps = StepWriter(me.id, steps, leases)
-        self.progress = ProgressWriter(me.id, steps, outbox, self.steps)
+        self.progress = ProgressWriter(me.id, steps, outbox)
         self.end_lines = EndLines(me.id, live)
-        self.completions = Completions(me.id, live, leases=leases, outbox=outbox)
+        self.completions = Completions(me.id, live, outbox)
         self.reaper = Reaper(session, config, alerts, me.id)
         self.leftovers = Leftovers(session, wake, TICKING_LOOK_S)
-        self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
+        self.telemetry = self.reaper.telemetry = Telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
         self.heartbeat = Heartbeat(
             me.id, live, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
@@ -108,13 +102,13 @@ class Services:
         finder, bounds = LaneFinder(hot, wake, slots), bounds or Bounds()
         self.lanes = finder.lanes
         self.suspects = Suspects(me.id, hot, live, slots, finder, wake, bounds)
+        self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.claims = ClaimLoop(
             me.id, hot, slots=slots, outbox=outbox, sources=self.sources, finder=finder, suspects=self.suspects,
-            reconciliation=Reconciliation(me.id, hot, slots=slots, outbox=outbox), wake=wake,
-            tallies=self.tallies, bounds=bounds,
+            reconciliation=Reconciliation(me.id, hot, slots=slots, outbox=outbox), waits=self.waits,
+            wake=wake, tallies=self.tallies, bounds=bounds,
         )  # fmt: skip
-        self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
-        self.calls = JobCalls(asked, self.waits, self.steps, leases)
+        self.calls = JobCalls(asked, self.waits, self.progress, leases)
         self.watch = Watch(slots)
         self.taking_back = TakingBack(me.id, live, leases)
         self.renewal = Renewal(me.id, live, slots=slots, outbox=outbox, progress=self.progress)
@@ -149,8 +143,8 @@ class Services:
             *[("slow end", self.outbox.slow.run_once)] * ends.AT_ONCE,
             ("late end", self.outbox.slow.run_late_once),
             ("progress", self.progress.run_once),
-            ("steps", self.steps.run_once),
-            ("locked steps", self.steps.run_locked_once),
+            ("steps", self.progress.run_steps_once),
+            ("locked steps", self.progress.run_locked_once),
             ("parked", self.waits.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
@@ -219,7 +213,7 @@ class Services:
     def has_work_left(self) -> bool:
         """Whether jobs run, ends are being written or held up, or children with spans to send have yet to exit."""
         at_work = bool(self.slots.busy) or self.outbox.slow.under_way or self.progress.held_up
-        has_more = self.telemetry is not None or any(child.shared for child in self.slots.children)
+        has_more = bool(self.telemetry.receivers) or any(child.shared for child in self.slots.children)
         return at_work or (has_more and self.slots.leaving())
 
     @property
@@ -248,5 +242,4 @@ class Services:
         await self.metrics.close()
         for session in self.sessions:
             await session.close()
-        if self.telemetry is not None:
-            await self.telemetry.close()
+        await self.telemetry.close()

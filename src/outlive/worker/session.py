@@ -1,7 +1,7 @@
 """A session with the database: one connection, replaced when it breaks or keeps failing, one statement at a time.
 
 A lock that another transaction holds costs a statement some seconds, and the session stays usable. What takes long, or
-is seldom needed, shares the sessions of a small pool.
+is seldom needed, shares the sessions of a small pool. A server that is frozen is left.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ LARGE_BYTES = 1 << 20
 REPLACE_AFTER = 3
 """A connection is replaced after this many equal failures in a row: its settings may be the cause. A read-only one is
 replaced at once: sessions may stay read-only when the database is writable again."""
+CHECK_S = 1.0
+SILENT_S = 10.0
+"""Patroni promotes no standby sooner than this, and a worker asks the server something every second."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -296,3 +299,44 @@ def _one_line(error: psycopg.Error) -> str:
 @functools.cache
 def _outage_of(url: str) -> Outage:
     return Outage(url)
+
+
+class Silence:
+    """Leaves a server that is frozen.
+
+    When a machine is gone, TCP ends its sessions in seconds. One that is frozen, or whose disk hangs, keeps them, while
+    another server may have become the primary. If a statement gets no answer for long, the worker asks by a new
+    connection whether its session still runs one: it may only be slow, or wait for a synchronous standby.
+    """
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = sessions
+        self._checked_at = 0.0
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(CHECK_S)
+        late = time.monotonic() - SILENT_S
+        asked = [(one, one.asked_at, pid) for one in self._sessions if (pid := one.backend_pid) and one.asked_at]
+        asked = [(one, at, pid) for one, at, pid in asked if at < late]
+        if not asked or self._checked_at > late:
+            return
+        if (there := await _found(asked[0][0].url, [pid for _, _, pid in asked])) is None:
+            return
+        self._checked_at = time.monotonic()
+        if any(one.asked_at == at and pid not in there for one, at, pid in asked):
+            _log.error("the database did not answer for %g s: all connections are made again", SILENT_S)
+            for one in self._sessions:
+                one.hang_up()
+
+
+async def _found(url: str, pids: list[int]) -> set[int] | None:
+    """Those of these sessions that run a statement on the server that answers now; None if that is not known. Another
+    server may have sessions of the same numbers, but most are idle."""
+    try:
+        connection = await db.aconnect(url)
+    except psycopg.OperationalError as error:
+        # A server that refuses has answered: it may be full.
+        return None if error.sqlstate or "FATAL" in str(error) else set()
+    async with connection:
+        query = "select pid from pg_stat_get_activity(null) where pid = any(%s) and coalesce(state, '') <> 'idle'"
+        return {pid async for (pid,) in await connection.execute(query, [pids])}

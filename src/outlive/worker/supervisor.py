@@ -31,8 +31,7 @@ from outlive.worker.fleet.registration import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
-from outlive.worker.reporting.monitoring import VARIABLES, Systemd, monitored
-from outlive.worker.reporting.vitals import WorkerVitals
+from outlive.worker.reporting.monitoring import VARIABLES, Systemd, WorkerVitals, monitored
 from outlive.worker.services import Services
 from outlive.worker.signals import Signals
 

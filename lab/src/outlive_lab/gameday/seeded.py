@@ -112,8 +112,8 @@ BUGS = (
         (
             (
                 "worker/ending/outbox.py",
-                "taken, self.waiting = self.waiting, []",
-                "taken, self.waiting = self.waiting[:1], []",
+                "ends, self.waiting = self.waiting, []",
+                "ends, self.waiting = self.waiting[:1], []",
             ),
         ),
     ),

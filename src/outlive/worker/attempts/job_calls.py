@@ -18,7 +18,7 @@ from outlive import db, statement, store
 from outlive.errors import BadArguments, OutliveError
 from outlive.protocol import Call, Reply
 from outlive.worker.attempts.leases import Leases
-from outlive.worker.attempts.steps import StepWriter
+from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.processes.children import Child
 from outlive.worker.session import Session, Share
@@ -42,8 +42,8 @@ class _GoneError(Exception):
 
 
 class JobCalls:
-    def __init__(self, sessions: Share, waits: Waits, steps: StepWriter, leases: Leases) -> None:
-        self._sessions, self._waits, self._steps, self._leases = sessions, waits, steps, leases
+    def __init__(self, sessions: Share, waits: Waits, progress: ProgressWriter, leases: Leases) -> None:
+        self._sessions, self._waits, self._progress, self._leases = sessions, waits, progress, leases
         self._waiting: dict[tuple[int, int], deque[Call]] = {}
         """The calls of each attempt, by the identity of its child and its token: the first is under way, or next."""
         self._ready: asyncio.Queue[tuple[Child, int]] = asyncio.Queue()
@@ -106,10 +106,10 @@ class JobCalls:
         except _GoneError:
             return self._leases.refuse(child, call.token, call.number)
         except OutliveError as error:
-            return Reply(call.number, str(error).encode(), type(error).__name__)
+            return Reply.refusing(call.number, error)
         except Exception as error:
             reason = f"the call can't be understood: {type(error).__name__}: {error}"
-            return Reply(call.number, reason.encode(errors="replace"), BadArguments.__name__)
+            return Reply.refusing(call.number, BadArguments(reason))
 
     async def _try(self, session: Session, child: Child, call: Call, *, last_try: bool) -> Reply | None:
         try:
@@ -145,8 +145,8 @@ class JobCalls:
             first, skip = map(int, call.body.split())
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb == "steps" and token is not None:
-            if self._steps.waiting(token):  # Of its last process, which has died.
-                await self._steps.write_those_of(token)
+            if self._progress.waiting(token):  # Of its last process, which has died.
+                await self._progress.write_that_of(token)
             return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
         if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))

@@ -83,7 +83,7 @@ class Leases:
         while the next attempt goes on with that.
         """
         if (one := child.find(token)) is None or one.may_be_over:
-            return Reply(number, f"attempt {token} is no longer under way".encode(), StaleAttempt.__name__)
+            return Reply.refusing(number, StaleAttempt(f"attempt {token} is no longer under way"))
         if number:
             child.asking -= 1
         if not self.disowned(token):

@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from uuid import UUID
 
 import msgspec
 import psycopg
 
-from outlive import store
+from outlive import linux, store
 from outlive.config import Config
 from outlive.errors import Cancel, StaleAttempt
 from outlive.humanize import short_id
+from outlive.model import Claimed
 from outlive.protocol import Call, Reply, Wait, Waited, answer_wait
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.limits import cgroups, memory_limits
+from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log
@@ -46,6 +49,7 @@ class Waits:
         self._slots, self._progress, self._wake = slots, progress, wake
         self._park_s = config.park_s
         self._most_bytes = config.park_bytes or cgroups.memory_bytes() // 4
+        self._may_have_parked = False
 
     async def suspend(self, session: Session, child: Child, call: Call) -> Reply | None:
         """Let the job of a child wait. None: its process is parked, or has been ended."""
@@ -65,7 +69,7 @@ class Waits:
         if child.find(wait.token):
             job = one.job
             _log.info("job %s waits in %s", short_id(job.id), wait.step, extra=job_log.fields(job))
-            self._slots.parking.park(child, one, call.number, keep=suspended.parked)
+            self._park(child, one, call.number, keep=suspended.parked)
             if suspended.parked and wait.after_s is not None and wait.after_s <= self._park_s:
                 asyncio.get_running_loop().call_later(wait.after_s, self._wake.resume)
         return None
@@ -85,6 +89,45 @@ class Waits:
                     raise
                 await asyncio.sleep(AGAIN_S)
 
+    def _park(self, child: Child, one: Assignment, call: int, *, keep: bool) -> None:
+        """Its job is suspended, so its slot is free. Its process stays, or ends if that is of no use.
+
+        It ends too if it was about to be stopped: what was decided about this attempt must not be done to the next.
+        """
+        if child.shared:  # Its job never goes on there. A child with many of these is replaced.
+            del child.given[one.job.token]
+            self._slots.report.suspended(one)
+            child.halt(one, suspended=True)
+            child.shared.suspended.add(one.job.token)
+            if len(child.shared.suspended) >= child.shared.seats:
+                child.retire()
+        else:
+            self._slots.place_again(child.recall())
+            self._slots.report.suspended(one)
+            child.park(call)
+            self._may_have_parked = True
+            if not keep or one.verdict or not child.may_park:
+                child.retire()
+        self._slots.child_ready()
+
+    def resume(self, job: Claimed, waited: Waited) -> bool:
+        """A job that waited was claimed again: its process goes on. False if that is gone."""
+        for child in self._slots.children:
+            if child.parked and child.parked.job.id == job.id and linux.lives(child.pid):
+                child.resume(job, waited).trace = self._slots.report.starting(job)
+                return True
+        return False
+
+    def end_outdated(self, jobs: Collection[Claimed]) -> None:
+        """These jobs begin again: their parked processes don't know what happened meanwhile."""
+        if self._may_have_parked:
+            ids = {job.id for job in jobs}
+            parked = [child for child in self._slots.children if child.parked]
+            for child in parked:
+                if child.parked and child.parked.job.id in ids:
+                    child.retire()
+            self._may_have_parked = bool(parked)
+
     async def run_once(self) -> None:
         """End the processes that are parked for too long or have more memory than their jobs may, and the oldest ones
         while all together have too much."""
@@ -103,6 +146,7 @@ class Waits:
             elif tight:
                 kept_bytes += memory_limits.parked_bytes(child)
             if over or place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:
-                ended.append(self._slots.parking.end(child))
+                ended.append(one.job.id)
+                child.retire()
         if ended:
             await self._session.run(store.unpark(self._worker, ended))

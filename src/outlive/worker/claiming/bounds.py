@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outlive.worker.claiming.offers import NOTHING, Offer
+from outlive.worker.claiming.room import NOTHING, Offer
 
 
 @dataclass(slots=True)

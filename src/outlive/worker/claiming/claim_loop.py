@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from operator import attrgetter
 from uuid import UUID
 
@@ -25,14 +26,13 @@ from outlive import store
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed
 from outlive.protocol import Waited
-from outlive.worker.attempts.reconciliation import Reconciliation
+from outlive.worker.attempts.renewal import Reconciliation
+from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
-from outlive.worker.claiming.end_and_claim import EndAndClaim
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
-from outlive.worker.claiming.offers import NOTHING, Offer, offered
-from outlive.worker.claiming.sources import SourceOutcomes
+from outlive.worker.claiming.room import NOTHING, Offer, offered
 from outlive.worker.claiming.suspects import Suspects
-from outlive.worker.ending.outbox import Outbox
+from outlive.worker.ending.outbox import Outbox, SourceOutcomes
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
@@ -56,14 +56,14 @@ class ClaimLoop:
         sources: SourceOutcomes,
         finder: LaneFinder,
         suspects: Suspects,
+        waits: Waits,
         wake: Wakeup,
         tallies: Tallies | None,
         bounds: Bounds,
     ) -> None:
         self._worker, self._session, self._slots, self._outbox = worker, session, slots, outbox
         self._reconciliation, self._sources, self._finder, self._suspects = reconciliation, sources, finder, suspects
-        self._wake, self._tallies, self._bounds = wake, tallies, bounds
-        self._end_and_claim = EndAndClaim(worker, session, outbox, finder.lanes)
+        self._waits, self._wake, self._tallies, self._bounds = waits, wake, tallies, bounds
         self._sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
         self.turned_at = time.monotonic()
 
@@ -116,7 +116,9 @@ class ClaimLoop:
             return self._claim_parked
         if self._suspects.may_begin(others_wait=bool(offer.lanes)):
             return self._suspects.claim
-        return self._end_and_claim.claim if offer.lanes or self._outbox.waiting else None
+        if offer.lanes or self._outbox.waiting:
+            return partial(self._outbox.write_and_claim, self._session, self._finder.lanes)
+        return None
 
     async def _claim_parked(self, _: Offer) -> list[Claimed]:
         """Claim jobs whose waits are over, and let them go on. Returns those whose processes are gone meanwhile."""
@@ -130,7 +132,7 @@ class ClaimLoop:
         return [
             job
             for job, received, value in resumed
-            if not self._slots.parking.resume(job, Waited(job.token, job.attempt, received, value))
+            if not self._waits.resume(job, Waited(job.token, job.attempt, received, value))
         ]
 
     async def _begin(self, claimed: list[Claimed], *, begun: bool) -> None:
@@ -146,6 +148,7 @@ class ClaimLoop:
         self._bounds.count(len(jobs))
         if self._tallies is not None:
             self._tallies.claimed(jobs, self.turned_at)
+        self._waits.end_outdated(jobs)
         self._slots.accept(sorted(jobs, key=_IN_ORDER), kept, marked=begun)
         await self._sleep.interrupt()
 

@@ -23,7 +23,7 @@ from outlive.model import Claimed
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import SOURCES_BATCH, START, LaneFinder
 from outlive.worker.claiming.lanes import LaneKey, lane_key
-from outlive.worker.claiming.offers import MAX_CLAIM, Offer
+from outlive.worker.claiming.room import MAX_CLAIM, Offer
 from outlive.worker.processes.assignments import Assignment
 from outlive.worker.processes.slots import Slots
 from outlive.worker.reporting import job_log

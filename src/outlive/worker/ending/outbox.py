@@ -1,9 +1,13 @@
 """The outbox: how attempts ended, until the database has it.
 
-Most ends wait here until the claim loop writes them (claiming/end_and_claim.py). Those that could delay the others
+Most ends wait here until the claim loop writes them, with the claim of the next jobs. Those that could delay the others
 are slow: they carry records, spawned jobs or new arguments, or another transaction has locked their rows. Each of these
 is written by itself, on a session of a small pool. An end that Postgres will never accept becomes a failure that says
 why.
+
+An attempt that ends in the job's own transaction, by `ctx.complete`, is a completion: the worker reads back whether
+that was committed. It never ends such an attempt by the hot statement while the transaction may be open: the statement
+would wait for its lock.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection
 from uuid import UUID
 
@@ -18,9 +23,11 @@ import msgspec
 import psycopg
 
 from outlive import db, store
-from outlive.model import Ended
+from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
+from outlive.worker.claiming.lanes import Lanes
+from outlive.worker.claiming.room import Offer
 from outlive.worker.session import LARGE_BYTES, Session, Share
 from outlive.worker.wakeup import Wakeup
 
@@ -31,6 +38,13 @@ AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
 LARGE_AGAIN_S = 0.05
 """The same for a large end while another one is being written."""
+CAREFUL_S = 5.0
+"""How long after a lock timeout the worker looks for locked rows before it writes ends."""
+EVERY_S = 0.02
+"""How often completions are read back."""
+MAX_OUTCOMES = 10_000
+OUTCOMES_AGAIN_S = 0.5
+"""How long the outcomes of a source wait that another transaction has locked."""
 TRIES = 3
 """How often the same error may repeat before the attempt fails. Locks and an absent database don't count."""
 MAX_ERROR_CHARS = 1000
@@ -49,9 +63,10 @@ _log = logging.getLogger("outlive.worker")
 
 class Outbox:
     def __init__(self, worker: UUID, sessions: Share, leases: Leases, wake: Wakeup) -> None:
-        self.leases, self._wake = leases, wake
+        self._worker, self.leases, self._wake = worker, leases, wake
         self.waiting: list[Ended] = []
         self.slow = SlowEnds(worker, sessions, leases, self.put)
+        self._careful_until = 0.0
 
     def put(self, end: Ended) -> None:
         if self.leases.disowned(end.token):
@@ -68,19 +83,58 @@ class Outbox:
         """Every end that is not known to be in the database."""
         return [*self.waiting, *self.slow.pending.values()]
 
-    def take(self) -> list[Ended]:
-        taken, self.waiting = self.waiting, []
-        return taken
+    async def write_and_claim(self, session: Session, lanes: Lanes, offer: Offer) -> list[Claimed]:
+        """Write the ends that wait, and claim what is offered, with one statement.
 
-    def put_back(self, ends: list[Ended]) -> None:
-        self.waiting = ends + self.waiting
+        If Postgres refuses it because of an end, its ends are written in another way: one bad or locked end stops
+        neither the others nor the claims.
+        """
+        if time.monotonic() < self._careful_until:
+            await self._set_locked_aside(session)
+        ends, self.waiting = self.waiting, []
+        lease_s, begun = self.leases.lease_s, offer.begun
+        try:
+            turn = await session.run(
+                store.end_and_claim(self._worker, ends, offer.lanes, limit=offer.limit, lease_s=lease_s, begun=begun)
+            )
+        except BaseException as error:
+            if not ends or not self._refused(ends, error):
+                self.waiting = ends + self.waiting  # If they were written, reconciliation drops them.
+                raise
+            return []
+        for end in ends:
+            self.leases.drop(end.token)
+            if end.token in turn.refused:
+                self.leases.note_refused_end(end)
+        lanes.wait(turn.waits_s, time.monotonic())
+        lanes.claimed(offer.lanes, turn.claimed, offer.limit)
+        return turn.claimed
 
-    def set_aside(self, tokens: Collection[int]) -> None:
-        """The rows of these are locked: others don't wait for them."""
-        for end in self.waiting:
-            if end.token in tokens:
-                self.slow.add_locked(end)
-        self.waiting = [end for end in self.waiting if end.token not in tokens]
+    async def _set_locked_aside(self, session: Session) -> None:
+        """Others don't wait for the ends whose rows are locked."""
+        tokens = [end.token for end in self.waiting]
+        if tokens and (locked := await session.run(store.locked_ends(self._worker, tokens))):
+            _log.warning("%d results wait for a lock that another transaction holds", len(locked))
+            for end in self.waiting:
+                if end.token in locked:
+                    self.slow.add_locked(end)
+            self.waiting = [end for end in self.waiting if end.token not in locked]
+
+    def _refused(self, ends: list[Ended], error: BaseException) -> bool:
+        """Write these ends in another way, if Postgres has answered that it did not write them because of one."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            careful, self._careful_until = time.monotonic() < self._careful_until, time.monotonic() + CAREFUL_S
+            if not careful:  # The row of one of them is locked: the next turn sets those aside.
+                self.waiting = ends + self.waiting
+                return True
+            # What follows from one of them is locked.
+        elif getattr(error, "sqlstate", "") is not None and never_accepted(error):
+            _log.warning("Postgres refused a batch of %d results; writing them one by one: %s", len(ends), error)
+        else:
+            return False
+        for end in ends:
+            self.slow.add(end)
+        return True
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""
@@ -187,6 +241,72 @@ class SlowEnds:
     def _forget(self, token: int) -> None:
         self.pending.pop(token, None)
         self._tries.pop(token, None)
+
+
+class Completions:
+    def __init__(self, worker: UUID, session: Session, outbox: Outbox) -> None:
+        self._worker, self._session, self._outbox, self._leases = worker, session, outbox, outbox.leases
+        self.pending: list[Ended] = []
+        self._some = asyncio.Event()
+
+    def expect(self, end: Ended) -> None:
+        self.pending.append(end)
+        self._some.set()
+
+    async def run_once(self) -> None:
+        await self._some.wait()
+        await asyncio.sleep(EVERY_S)
+        ends = list(self.pending)
+        tokens = [end.token for end in ends]
+        committed = await self._session.run(store.ended(tokens))
+        unlocked = await self._session.run(store.renew(self._worker, tokens, lease_s=self._leases.lease_s))
+        held = await self._session.run(store.tokens_of(self._worker))
+        for end in ends:
+            # One that is not held: a standby that never received it has taken over.
+            if end.token in committed or end.token not in held:
+                self._leases.drop(end.token)
+                with contextlib.suppress(psycopg.DataError):  # The end is written; its output matters less.
+                    await self._session.run(store.add_evidence(self._worker, end))
+            elif end.token in unlocked:
+                self._outbox.put(unless_completed(end))
+            else:
+                continue
+            self.pending.remove(end)
+        if not self.pending:
+            self._some.clear()
+
+
+def unless_completed(end: Ended) -> Ended:
+    """How an attempt ended whose own transaction did not complete it."""
+    if end.outcome is not Outcome.SUCCEEDED:
+        return end
+    error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
+    return Ended(end.token, Outcome.FAILED, error=error, output=end.output, memory=end.memory)
+
+
+class SourceOutcomes:
+    """How calls of sources went, until the sources' breakers and rates have counted them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._outcomes: list[tuple[str, int | None, bool | None]] = []
+        self._not_before = 0.0
+
+    def note(self, source: str, end: Ended) -> None:
+        if source and end.source_ok is not None:
+            self._outcomes.append((source, end.token, end.source_ok))
+
+    async def write_if_due(self) -> None:
+        if self._outcomes and time.monotonic() > self._not_before:
+            await self.write()
+
+    async def write(self) -> None:
+        """Count what can be counted now. Outcomes of locked sources stay, at most the newest 10,000."""
+        written = list(self._outcomes)
+        uncounted = await self._session.run(store.count_outcomes(written, patient=False))
+        left = [written[n - 1] for n in uncounted] + self._outcomes[len(written) :]
+        self._outcomes = left[-MAX_OUTCOMES:]
+        self._not_before = time.monotonic() + (OUTCOMES_AGAIN_S if uncounted else 0.0)
 
 
 def _size(end: Ended) -> int:

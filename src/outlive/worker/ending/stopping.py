@@ -18,10 +18,8 @@ import psycopg
 from outlive import store
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker.attempts.completions import Completions, unless_completed
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.claiming.sources import SourceOutcomes
-from outlive.worker.ending.outbox import Outbox, write_end
+from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes, unless_completed, write_end
 from outlive.worker.loops import RETRY_S
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.session import Session

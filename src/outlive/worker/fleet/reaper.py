@@ -135,7 +135,7 @@ class Reaper:
                 about = {"job_id": job.id, "task": job.task, "worker": job.worker, "state": job.state}
                 held = "job %s, held by %s: %s; it is %s"
                 _log.error(held, short_id(job.id), job.worker_name, why, job.state, extra=about)
-            if self.telemetry is not None:
+            if self.telemetry is not None and self.telemetry.receivers:
                 for run in await self.session.run(store.lost_runs([job.token for job in ended])):
                     self.telemetry.lost(run)
 

@@ -212,7 +212,7 @@ class ChildReader:
 
     def _prove(self, one: Assignment | None, call: protocol.Call) -> protocol.Reply:
         if one is None:
-            return protocol.Reply(call.number, b"the attempt is no longer under way", StaleAttempt.__name__)
+            return protocol.Reply.refusing(call.number, StaleAttempt("the attempt is no longer under way"))
         one.completing = one.completing or call.verb == "complete"
         return protocol.Reply(call.number, self._report.secret_of(call.token).encode())
 

@@ -25,7 +25,6 @@ from outlive.worker.ending.process_deaths import Deaths
 from outlive.worker.processes.assignments import Assignment, Verdict, assignment
 from outlive.worker.processes.child_reader import ChildReader
 from outlive.worker.processes.children import Child
-from outlive.worker.processes.parking import Parking
 from outlive.worker.processes.placement import Pace, spread
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting import job_log
@@ -65,7 +64,6 @@ class Slots:
         """Why this worker can't begin jobs at present."""
         self.unclean = Unclean()
         self.deaths = Deaths(self)
-        self.parking = Parking(self)
         self._may_have_suspect = False
 
     @property
@@ -148,7 +146,6 @@ class Slots:
             for job in jobs:
                 self.release(job, "its worker stops")
             return
-        self.parking.end_outdated(jobs)
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:

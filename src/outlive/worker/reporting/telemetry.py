@@ -12,31 +12,33 @@ from outlive.telemetry import carried
 
 if TYPE_CHECKING:
     from outlive.telemetry.crashes import Crashes
-    from outlive.worker.reporting.tracing import Tracing
+    from outlive.telemetry.tracing import Tracing
 
 SEND_S = 2.0
 """How long the last spans and events may delay the end of the process."""
 
 
 class Telemetry:
-    def __init__(self, config: Config, worker: str, sentry: Mapping[str, str]) -> None:
-        """ConfigError: a library is not installed."""
+    def __init__(self, config: Config, worker: str, sentry: Mapping[str, str] | None = None) -> None:
+        """Nothing is reported unless the settings say so. ConfigError: a library is not installed."""
         self._tracing: Tracing | None = None
-        self._receivers: list[Tracing | Crashes] = []
+        self.receivers: list[Tracing | Crashes] = []
         if config.otel:
-            from outlive.worker.reporting.tracing import Tracing  # Not at the top: the libraries are optional.
+            from outlive.telemetry.tracing import Tracing  # Not at the top: the libraries are optional.
 
-            self._receivers.append(tracing := Tracing())
-            self._tracing = tracing
+            self._tracing = Tracing()
+            self.receivers.append(self._tracing)
         if config.sentry:
             from outlive.telemetry.crashes import Crashes
 
-            self._receivers.append(Crashes(worker, sentry))
+            self.receivers.append(Crashes(worker, sentry or {}))
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
         """A job goes to a child. Returns the context of its span, or with Sentry alone of the one that enqueued it."""
         if self._tracing is not None:
             return self._tracing.begin(job)
+        if not self.receivers:
+            return None
         trace, parent, own = carried.trace_of_attempt(job)
         return f"00-{trace}-{parent or own}-01", ""
 
@@ -46,19 +48,14 @@ class Telemetry:
             self._tracing.relay(spans)
 
     def ended(self, job: Claimed, end: Ended) -> None:
-        for one in self._receivers:
+        for one in self.receivers:
             one.ended(job, end)
 
     def lost(self, run: LostRun) -> None:
         """An attempt of another worker, which died or was silent for too long and so can't report it."""
-        for one in self._receivers:
+        for one in self.receivers:
             one.lost(run)
 
     async def close(self) -> None:
-        for one in self._receivers:
+        for one in self.receivers:
             await asyncio.to_thread(one.close, SEND_S)
-
-
-def telemetry(config: Config, worker: str, sentry: Mapping[str, str] | None = None) -> Telemetry | None:
-    """None if the settings turn neither of them on."""
-    return Telemetry(config, worker, sentry or {}) if config.otel or config.sentry else None
