@@ -29,13 +29,13 @@ MAX_BACKOFF_S = 365 * 86400.0
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's options. None (or UNSET, where None means "without limit") follows the worker's configuration."""
+    """A task's options. What is UNSET follows the worker's configuration, under the same name."""
 
     queue: str | None = None
     source: str | None = None
     priority: int | None = None
-    max_attempts: int | None = None
-    max_crashes: int | None = None
+    max_attempts: int | UnsetType = UNSET
+    max_crashes: int | UnsetType = UNSET
     max_losses: int | UnsetType | None = UNSET
     timeout_s: float | UnsetType | None = UNSET
     stall_s: float | UnsetType | None = UNSET
@@ -157,7 +157,8 @@ class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of the table `tasks` for one task."""
+    """What others know about a task without importing its code: the row of the table `tasks`, and below `needs` what
+    only the supervisor of its jobs reads."""
 
     name: str
     queue: str
@@ -180,6 +181,17 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     signature: tuple[Parameter, ...] | None = None  # What a form asks for; None: not known.
     share: int = 1  # How many of its jobs run at once in one process, which has one slot.
     needs: tuple[str, ...] = ()  # The labels that a worker must have to run its jobs.
+    timeout_s: float | None = None
+    stall_s: float | None = None
+    memory_bytes: int | None = None
+    max_jobs: int = 1  # How many jobs a child runs: `recycle_after` as a number.
+    preload: bool = True
+    retries_timeouts: bool = True  # False: `fail_on` and `retry_on` of the task make a TimeoutError final.
+
+
+_FOLLOWING = ("max_attempts", "max_crashes", "max_losses", "timeout_s", "stall_s", "memory_bytes")
+_AS_SAID = ("on_worker_death", "quarantine_by", "keep_finished_s", "expires_s", "deadline_s", "share", "needs",
+            "max_jobs", "preload")  # fmt: skip
 
 
 def task_row(
@@ -192,27 +204,22 @@ def task_row(
 ) -> TaskRow:
     """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
     backoff_s = config.backoff_base_s if policy.backoff_s is None else policy.backoff_s
+    limits = {key: getattr(config if getattr(policy, key) is UNSET else policy, key) for key in _FOLLOWING}
+    as_said = {key: getattr(policy, key) for key in _AS_SAID}
     return TaskRow(
         name=name,
         queue=policy.queue or DEFAULT_QUEUE,
         source=policy.source or "",
-        max_attempts=policy.max_attempts or config.max_attempts,
-        max_crashes=policy.max_crashes or config.max_crashes,
-        max_losses=config.max_losses if policy.max_losses is UNSET else policy.max_losses,
-        on_worker_death=policy.on_worker_death,
-        quarantine_by=policy.quarantine_by,
         backoff_s=backoff_s if isinstance(backoff_s, tuple) else exponential(backoff_s, config.backoff_cap_s),
-        keep_finished_s=policy.keep_finished_s,
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
-        expires_s=policy.expires_s,
-        deadline_s=policy.deadline_s,
         on_failed=on_failed,
         function=None if function is None else _described(function),
         priority=5 if policy.priority is None else policy.priority,
         signature=signature,
-        share=policy.share,
-        needs=policy.needs,
+        retries_timeouts=not policy.is_final(TimeoutError()),
+        **limits,
+        **as_said,
     )
 
 

@@ -208,31 +208,10 @@ FORK = b"\n"
 parent; socket, output, stack file and tickets for a child. The answers come in the order of the requests."""
 
 
-class TaskFacts(msgspec.Struct, frozen=True):
-    """What the supervisor knows about a task. It never imports the task's code."""
-
-    limits: TaskRow
-    timeout_s: float | None
-    stall_s: float | None
-    memory_bytes: int | None
-    max_jobs: int  # How many jobs a child runs: `recycle_after` as a number.
-    preload: bool
-    retries_timeouts: bool = True  # False: `fail_on` and `retry_on` of the task make a TimeoutError final.
-
-    @property
-    def share(self) -> int:
-        """How many of its jobs a child runs at once."""
-        return self.limits.share
-
-    @property
-    def by_fingerprint(self) -> bool:
-        return self.limits.quarantine_by == "fingerprint"
-
-
 class Ready(Frame, tag=9):
     """The app is imported."""
 
-    tasks: list[TaskFacts]
+    tasks: list[TaskRow]
     sources: list[SourceLimits]
     schedules: list[Schedule]
     threads: list[str]  # The names of threads that a fork loses.

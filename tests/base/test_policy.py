@@ -98,6 +98,7 @@ def test_a_limit_that_a_task_does_not_set_follows_the_configuration():
         backoff_s=(1.0, 2.0, 4.0),
         app_keep_finished_s=config.keep_finished_s,
         app_keep_failed_s=config.keep_failed_s,
+        timeout_s=config.timeout_s,
     )
 
 
@@ -121,6 +122,7 @@ def test_the_limits_of_a_task_win_over_the_configuration():
         *("fail", "fingerprint", (3.0,), 3600.0),
         *(config.keep_finished_s, config.keep_failed_s, 300.0, 172800.0),
         *(None, None, 5, None, 1, ()),
+        *(config.timeout_s, None, None, 1, True, True),
     )
 
 

@@ -170,7 +170,7 @@ def imported(module: str) -> Sequence[str]:
     async def start() -> Sequence[str]:
         zygote = ZygoteHandle(f"{module}:jobs", uuid4(), hidden=["OUTLIVE_DATABASE_URL"])
         try:
-            return [facts.limits.name for facts in (await zygote.ready()).tasks]
+            return [facts.name for facts in (await zygote.ready()).tasks]
         finally:
             zygote.hang_up()
             zygote.process.wait(20)

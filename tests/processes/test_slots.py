@@ -229,7 +229,7 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(tmp_p
     async def play() -> Mapping[str, int]:
         async with one_slot() as (slots, _, _heard):
             facts = slots.tasks[FRESH]
-            slots.tasks[FRESH] = msgspec.structs.replace(facts, limits=msgspec.structs.replace(facts.limits, **strict))
+            slots.tasks[FRESH] = msgspec.structs.replace(facts, **strict)
             slots.pace.note(FRESH, 0.0, elapsed_s, fresh=True)
             slots.accept(claimed(str(tmp_path / "go"), *[""] * waiting, task=FRESH), {})
             return slots.room.by_task()

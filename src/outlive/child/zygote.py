@@ -19,8 +19,6 @@ import sys
 import time
 import traceback
 
-from msgspec import UNSET
-
 from outlive import config as configuration
 from outlive import linux, protocol
 from outlive.child import serving, telemetry
@@ -29,7 +27,7 @@ from outlive.child.serving import Inheritance, Target
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
 from outlive.linux import exit_at_once as _exit
-from outlive.policy import task_row
+from outlive.policy import TaskRow, task_row
 
 OOM_SCORE = 250  # How much rather than the supervisor the kernel kills a zygote or a parent.
 STRAYS_S = 0.2  # How long the end of a job waits for its leftover processes to die of SIGKILL.
@@ -222,19 +220,10 @@ def _make_codecs(app: App) -> None:
             raise AppNotFound(f"the schedule {schedule.name} of {schedule.task} is refused: {error}") from None
 
 
-def _facts_of(app: App) -> list[protocol.TaskFacts]:
-    """What the supervisor needs to know about the app's tasks."""
+def _facts_of(app: App) -> list[TaskRow]:
     config = configuration.load(app=app.settings)
     return [
-        protocol.TaskFacts(
-            limits=task_row(name, task.policy, config, task.app.follower, task.function, task.codec.parameters()),
-            timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
-            stall_s=config.stall_s if task.policy.stall_s is UNSET else task.policy.stall_s,
-            memory_bytes=config.memory_bytes if task.policy.memory_bytes is UNSET else task.policy.memory_bytes,
-            max_jobs=task.policy.max_jobs,
-            preload=task.policy.preload,
-            retries_timeouts=not task.policy.is_final(TimeoutError()),
-        )
+        task_row(name, task.policy, config, task.app.follower, task.function, task.codec.parameters())
         for name, task in app.tasks.items()
     ]
 

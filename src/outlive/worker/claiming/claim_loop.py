@@ -154,7 +154,7 @@ class ClaimLoop:
 
     async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
         """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
-        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        asking = {name for name, facts in self._slots.tasks.items() if facts.quarantine_by == "fingerprint"}
         tokens = [job.token for job in jobs if job.task in asking]
         quarantined = await self._session.run(store.convict(self._worker, tokens)) if tokens else []
         return [job for job in jobs if job.id not in quarantined] if quarantined else jobs

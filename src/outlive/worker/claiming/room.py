@@ -83,7 +83,7 @@ class Room:
 
     def _behind(self, task: str) -> int:
         """How many jobs of a fresh task may wait behind one of them; 0 if they are not short."""
-        limits = self._slots.tasks[task].limits
+        limits = self._slots.tasks[task]
         # A death of the worker is not charged to a job ahead until its begin is marked: here the first loss counts.
         if limits.on_worker_death == "fail" or limits.max_losses == 1:
             return 0

@@ -25,7 +25,8 @@ from outlive.errors import ConfigError
 from outlive.humanize import counted, few
 from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
-from outlive.protocol import Ready, TaskFacts
+from outlive.policy import TaskRow
+from outlive.protocol import Ready
 from outlive.statement import Statement
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.loops import wait
@@ -84,7 +85,7 @@ class Registration:
         """`session` is for what may wait for others that register, `live` for what every worker asks at times."""
         self._me, self._app, self._config, self._session = me, config.service or full_name(target), config, session
         self._live, self._schedules = live, schedules
-        self._tasks: Mapping[str, TaskFacts] = {}
+        self._tasks: Mapping[str, TaskRow] = {}
         self._served: Collection[str] = ()
         """Those that need no label that this worker lacks."""
         self._sources: Sequence[SourceLimits] = ()
@@ -95,7 +96,7 @@ class Registration:
         self._known_rivals: set[str] = set()
 
     def app_imported(self, served: Collection[str], ready: Ready) -> None:
-        self._tasks, self._served = {one.limits.name: one for one in ready.tasks}, served
+        self._tasks, self._served = {one.name: one for one in ready.tasks}, served
         self._sources, self._to_declare = ready.sources, ready.schedules
         if left := len(self._tasks) - len(served):
             _log.info("%s labels that this worker does not have", counted(left, "task needs", "tasks need"))
@@ -121,7 +122,7 @@ class Registration:
         run, tasks = self._session.run, self._tasks
         locked = await run(store.register_sources(self._sources))
         await self._log_rivals()
-        await run(store.register_tasks(facts.limits for facts in tasks.values()))
+        await run(store.register_tasks(tasks.values()))
         names = [schedule.name for schedule in self._to_declare]
         await run(store.tell_tasks(self._me.id, self._served, app=self._app, schedules=names))
         locked = [f"the source {name}" for name in locked + await run(store.spread_limits(tasks))]
@@ -140,7 +141,7 @@ class Registration:
 
     async def _others(self, verb: Callable[..., Statement[list[store.Rival]]]) -> list[store.Rival]:
         """The other apps with tasks of the same name that this verb finds."""
-        functions = [facts.limits.function for facts in self._tasks.values()]
+        functions = [facts.function for facts in self._tasks.values()]
         return await self._session.run(verb(self._app, self._tasks, functions))
 
     async def _check_names(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypedDict
 import msgspec
 
 from outlive.model import Claimed
-from outlive.protocol import TaskFacts
+from outlive.policy import TaskRow
 from outlive.states import Outcome
 from outlive.worker.limits.memory import MemorySeries
 from outlive.worker.processes.job_output import JobOutput
@@ -31,7 +31,7 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     """An attempt on its way through a slot."""
 
     job: Claimed
-    facts: TaskFacts
+    facts: TaskRow
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
@@ -116,7 +116,7 @@ class _Limits(TypedDict, total=False):
     memory_bytes: int | None
 
 
-def assignment(job: Claimed, facts: TaskFacts, kept: bytes | None, *, marked: bool) -> Assignment:
+def assignment(job: Claimed, facts: TaskRow, kept: bytes | None, *, marked: bool) -> Assignment:
     limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
     if job.options is not None:
         limits.update(msgspec.json.decode(job.options, type=_Limits))

@@ -16,7 +16,8 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended
-from outlive.protocol import Done, Ready, Stopping, TaskFacts
+from outlive.policy import TaskRow
+from outlive.protocol import Done, Ready, Stopping
 from outlive.states import Outcome
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
@@ -53,7 +54,7 @@ class Slots:
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
         """Claimed jobs that wait for a child."""
-        self.tasks: dict[str, TaskFacts] = {}
+        self.tasks: dict[str, TaskRow] = {}
         self.pace, self.room = Pace(), Room(self)
         self.closed = False
         """No more jobs are accepted."""
@@ -112,7 +113,7 @@ class Slots:
     def app_imported(self, ready: Ready) -> None:
         """The app was imported or reloaded."""
         labels = {*self.config.labels}
-        self.tasks = {one.limits.name: one for one in ready.tasks if labels >= {*one.limits.needs}}
+        self.tasks = {one.name: one for one in ready.tasks if labels >= {*one.needs}}
         for one in self.withdraw(lambda one: one.job.task not in self.tasks):
             self.release(one.job, *NO_TASK)
         self.report.app_imported(self.tasks, ready)
