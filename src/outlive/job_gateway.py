@@ -26,7 +26,7 @@ class SourceAccount:
     """How one attempt uses sources, and what its end says about its own source."""
 
     source: str
-    token: int
+    token: int | None
     policy: Policy
     spent: bool = False
     """The token that the job was claimed with has paid for a request."""

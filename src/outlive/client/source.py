@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from outlive import job_gateway, store
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
+from outlive.job_gateway import SourceAccount
 from outlive.model import Grant, SourceLimits
+from outlive.policy import Policy
 from outlive.statement import Statement
 from outlive.validation import Duration, identifier, seconds
 
@@ -74,8 +76,9 @@ class Request:
 
     def __init__(self, source: str, runner: StatementRunner, timeout: Duration | None) -> None:
         self.source, self.runner = source, runner
-        self.account = job_gateway.account()
-        self.token = None if self.account is None else self.account.token
+        # Outside of jobs, an account of its own.
+        self.account = job_gateway.account() or SourceAccount("", None, Policy())
+        self.token = self.account.token
         self.until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         self.slot: int | None = None
 
@@ -132,7 +135,7 @@ class Request:
 
     def paid_by_claim(self) -> bool:
         """Spend the token that the job was claimed with: it pays for the job's first request."""
-        return self.account is not None and self.account.spend(self.source)
+        return self.account.spend(self.source)
 
     def pause_s(self, grant: Grant) -> float:
         """How long to wait before asking again; 0 if the request may start."""
@@ -147,10 +150,10 @@ class Request:
 
     def report_of(self, error: BaseException | None) -> Statement[list[int]]:
         """Count success or failure. An error is counted here, and not again when the job ends with it."""
-        counts = error is None or (self.account.blames(error) if self.account is not None else _blames(error))
-        if error is not None and self.account is not None:
+        counts = error is None or self.account.blames(error)
+        if error is not None:
             self.account.counted = error
-        if self.account is not None and self.source == self.account.source:
+        if self.source == self.account.source:
             self.account.failed = counts and error is not None
         return self.report((error is None) if counts else None, self.slot)
 
@@ -167,10 +170,6 @@ def _answer(given: T) -> T:
             given.close()
         raise BadArguments("cached() was given a function that returns an awaitable: pass the async function itself")
     return given
-
-
-def _blames(error: BaseException) -> bool:
-    return isinstance(error, Exception) and not isinstance(error, OutliveError)
 
 
 def source_name(source: Source | str) -> str:
