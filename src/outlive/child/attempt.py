@@ -1,4 +1,4 @@
-"""One attempt in a child: call the task's function, say how that ended, and measure what it took.
+"""One attempt in a child: call the task's function, and say how that ended.
 
 `attempt` has these steps in order, and `attempt_beside` has them for a job that shares its process. `guarded`
 (boundary.py) and its async twin are the only places that catch what the job's code raises.
@@ -22,7 +22,6 @@ from outlive.child import context, stops, talks
 from outlive.child.boundary import CopiesExit, Raised, aguarded, awaited, guarded, storable
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
-from outlive.child.meter import Meter
 from outlive.child.talks import Talk
 from outlive.child.telemetry import Watchers
 from outlive.job_gateway import SourceAccount
@@ -76,18 +75,18 @@ def attempt(
     channel: Channel,
     *,
     watchers: Watchers,
-    meter: Meter,
     not_started: Raised | None = None,
     lifespans: Sequence[FunctionType] = (),
 ) -> Done:
-    """Run one job, and report how it ended and what it took. `not_started`: why its process can't run jobs."""
+    """Run one job, and report how it ended. `not_started`: why its process can't run jobs."""
+    began = monotonic()
     if (refused := _refused(tasks, run, channel)) is not None:
         return refused
     this = _Attempt(tasks[run.task], run, channel)
     with job_gateway.Inside(this.context, this.account):
         watchers.begin(run)
         done = _ended(this, not_started or guarded(_call, this, lifespans), watchers)
-    meter.measure(done, preload=this.task.policy.preload, last=run.last)
+    done.took_s = monotonic() - began
     return done
 
 

@@ -1,11 +1,10 @@
-"""What an attempt took: its time, CPU and memory, and what only its own process can know about its end."""
+"""What an attempt took: its CPU and memory, and what only its own process can know about its end."""
 
 from __future__ import annotations
 
 import os
 import sys
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-from time import monotonic
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage, struct_rusage
 
 from outlive import linux
 from outlive.child import stops
@@ -16,27 +15,18 @@ from outlive.states import Outcome
 STDOUT = 1
 
 
-class Meter:
-    """Measures from its creation on."""
-
-    __slots__ = ("_began", "_usage")
-
-    def __init__(self) -> None:
-        self._usage, self._began = getrusage(RUSAGE_SELF), monotonic()
-
-    def measure(self, done: Done, *, preload: bool, last: bool) -> None:
-        """Add to a job's end what only this process can measure."""
-        done.took_s = monotonic() - self._began
-        guarded(_flush_output)
-        done.marked = _mark_output(done.token)  # After the flush: the mark must follow all that this job has printed.
-        before, after = self._usage, getrusage(RUSAGE_SELF)
-        done.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
-        done.peak_memory_bytes = after.ru_maxrss * 1024 if preload else linux.peak_bytes(os.getpid())
-        if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
-            linux.forget_peak()  # The next job in this child must not inherit it.
-        done.process_ended = done.outcome is Outcome.FAILED and _any_subprocess_ended()
-        done.stopped_by = stops.last_signal
+def measure(done: Done, before: struct_rusage, *, preload: bool, last: bool) -> None:
+    """Add to a job's end what only this process can measure. `before`: what it had used when the job began."""
+    guarded(_flush_output)
+    done.marked = _mark_output(done.token)  # After the flush: the mark must follow all that this job has printed.
+    after = getrusage(RUSAGE_SELF)
+    done.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
+    done.peak_memory_bytes = after.ru_maxrss * 1024 if preload else linux.peak_bytes(os.getpid())
+    if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
+        linux.forget_peak()  # The next job in this child must not inherit it.
+    done.process_ended = done.outcome is Outcome.FAILED and _any_subprocess_ended()
+    done.stopped_by = stops.last_signal
 
 
 def _flush_output() -> None:

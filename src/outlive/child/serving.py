@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from os import _exit
+from resource import RUSAGE_SELF, getrusage
 from sys import byteorder
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from outlive.child.attempt import Runnable, attempt
 from outlive.child.boundary import CopiesExit, ProcessStart
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.child.cleanliness import Origin
-from outlive.child.meter import Meter
+from outlive.child.meter import measure
 from outlive.child.telemetry import UNWATCHED, Watchers
 from outlive.errors import AppNotFound
 from outlive.policy import Policy
@@ -28,17 +29,11 @@ from outlive.protocol import STACK_SIGNAL, Imported, Run, encode_frame, write_ti
 Tasks = Mapping[str, Runnable]
 
 
-class Target(NamedTuple):
-    """What a zygote serves: the app, and from which level on its log records are kept."""
+class Inheritance(NamedTuple):
+    """What a child has from its zygote. Log records of the app are kept from this level on."""
 
     app: str
     log_level: str
-
-
-class Inheritance(NamedTuple):
-    """What a child has from its zygote."""
-
-    target: Target
     tasks: Tasks
     channel: Channel
     watchers: Watchers
@@ -53,13 +48,13 @@ _SIGCHLD, _SIGHUP, _SIGINT, _SIGKILL = map(int, (signal.SIGCHLD, signal.SIGHUP, 
 _DEFAULT = int(signal.SIG_DFL)
 
 
-def import_app(target: Target) -> importing.App:
+def import_app(name: str, log_level: str) -> importing.App:
     """Import the app, and send its log records to the supervisor. A copy that the module forks exits here."""
     with CopiesExit(os.getpid()):
-        app = importing.import_app(target.app)
+        app = importing.import_app(name)
     url = app.settings.get("database_url")
     job_gateway.database_url = None if url is None else str(url)
-    log_records.send(target.log_level)
+    log_records.send(log_level)
     return app
 
 
@@ -86,7 +81,10 @@ def rehearse(stack: int) -> Channel:
             os.write(put, write_tickets([0]))
             ours.sendall(encode_frame(Run(0, b"", "", 1, b"{}", last=True, max_result_bytes=100)))
             channel.adopt(os.dup(theirs.fileno()), os.dup(tickets), os.dup(stack))
-            channel.send(attempt({"": task}, channel.receive(), channel, watchers=UNWATCHED, meter=Meter()))
+            before, run = getrusage(RUSAGE_SELF), channel.receive()
+            done = attempt({"": task}, run, channel, watchers=UNWATCHED)
+            measure(done, before, preload=True, last=True)
+            channel.send(done)
     for descriptor, number in zip(saved, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
@@ -130,7 +128,7 @@ def _shed_zygote(output: int) -> None:
 
 def serve(inherited: Inheritance, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
-    _, tasks, channel, watchers, start, _ = inherited
+    _, _, tasks, channel, watchers, start, _ = inherited
     job_gateway.gateway = channel
     origin: Origin | None = None
     try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
@@ -146,15 +144,10 @@ def serve(inherited: Inheritance, first: Run | None = None) -> int:
             not_started = start.run(channel.pid) if start.due and policy is not None else None
             if origin is None and policy is not None and policy.recycle_after == "clean":
                 origin = Origin((channel.descriptor, channel.stack, channel.tickets))
-            done = attempt(
-                tasks,
-                run,
-                channel,
-                watchers=watchers,
-                meter=Meter(),
-                not_started=not_started,
-                lifespans=start.lifespans,
-            )
+            before = getrusage(RUSAGE_SELF)
+            done = attempt(tasks, run, channel, watchers=watchers, not_started=not_started, lifespans=start.lifespans)
+            if policy is not None and done.took_s >= 0:
+                measure(done, before, preload=policy.preload, last=run.last)
             if origin is not None and not run.last:
                 done.changed = origin.change()
                 if done.changed is None:
@@ -179,7 +172,7 @@ def _exec(inherited: Inheritance, run: Run) -> None:
         os.set_inheritable(descriptor, True)
     numbers = map(str, descriptors)
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", *inherited.target, *numbers])
+        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", *inherited[:2], *numbers])
     except OSError as error:
         print(f"{sys.executable} can't be executed: {error}", file=sys.stderr, flush=True)
         _exit(NOT_IMPORTED)
@@ -193,7 +186,7 @@ def _reseed() -> None:
         numpy_random.seed()
 
 
-def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handover: int) -> int:
+def main_after_exec(name: str, log_level: str, sock: int, stack: int, tickets: int, handover: int) -> int:
     """Import the app in the new interpreter that `_exec` has started, and serve."""
     unfinished = os.pread(handover, os.fstat(handover).st_size, 0)
     os.close(handover)
@@ -205,16 +198,16 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
     channel = Channel(socket.socket(fileno=sock), tickets, stack)
     run = channel.resume(unfinished)
     try:
-        app = import_app(target)
+        app = import_app(name, log_level)
     except AppNotFound as error:
         print(error, file=sys.stderr, flush=True)
         return NOT_IMPORTED
     watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
-    return serve(
-        Inheritance(target, app.tasks, channel, watchers, ProcessStart(app.process_starts, app.lifespans)), run
-    )
+    start = ProcessStart(app.process_starts, app.lifespans)
+    return serve(Inheritance(name, log_level, app.tasks, channel, watchers, start), run)
 
 
 if __name__ == "__main__":
-    _exit(main_after_exec(Target(*sys.argv[1:3]), *map(int, sys.argv[3:])))
+    _, name, log_level, *descriptors = sys.argv
+    _exit(main_after_exec(name, log_level, *map(int, descriptors)))

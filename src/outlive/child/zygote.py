@@ -23,7 +23,7 @@ from outlive import config as configuration
 from outlive import linux, protocol
 from outlive.child import serving, telemetry
 from outlive.child.boundary import ProcessStart
-from outlive.child.serving import Inheritance, Target
+from outlive.child.serving import Inheritance
 from outlive.errors import AppNotFound, BadArguments, ConfigError
 from outlive.importing import App
 from outlive.linux import exit_at_once as _exit
@@ -182,14 +182,14 @@ class Zygote:
             return  # The supervisor is gone: the next read ends this process.
 
 
-def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
+def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     """Import the app, make its memory cheap to share, and say what it declares."""
     linux.become_subreaper()
     os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Children inherit this setting and the next.
     oom_score = linux.oom_score_above(serving.OOM_SCORE)  # That of its children.
     linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
-    app = serving.import_app(target)
+    app = serving.import_app(name, log_level)
     _make_codecs(app)
     if any(task.policy.share > 1 for task in app.tasks.values()):
         from outlive.child import sharing  # noqa: F401  # Children inherit it, with asyncio.
@@ -205,7 +205,7 @@ def prepare(target: Target) -> tuple[Inheritance, protocol.Ready]:
     gc.collect()
     gc.freeze()
     start = ProcessStart(app.process_starts, app.lifespans)
-    return Inheritance(target, app.tasks, channel, watchers, start, oom_score), ready
+    return Inheritance(name, log_level, app.tasks, channel, watchers, start, oom_score), ready
 
 
 def _make_codecs(app: App) -> None:
@@ -254,7 +254,7 @@ def main(descriptor: int, app: str, log_level: str) -> int:
     linux.when_parent_dies(_SIGCONT)
     control = socket.socket(fileno=descriptor)
     try:
-        inherited, ready = prepare(Target(app, log_level))
+        inherited, ready = prepare(app, log_level)
     except BaseException as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             control.sendall(protocol.encode_frame(_broken(app, error)))

@@ -26,7 +26,6 @@ from outlive import db, job_gateway, statement, store
 from outlive.child.attempt import attempt, within
 from outlive.child.boundary import ProcessStart
 from outlive.child.channel import Channel
-from outlive.child.meter import Meter
 from outlive.child.telemetry import UNWATCHED
 from outlive.config import Config
 from outlive.errors import Cancel, OutliveError
@@ -133,7 +132,8 @@ class Inline:
         start = _starts.setdefault(task.app, ProcessStart(task.app.process_starts))
         with _inside(channel):
             failed = start.run(channel.pid) if start.due else None
-            done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, meter=_NoMeter(), not_started=failed)
+            done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, not_started=failed)
+        done.took_s = -1.0  # Time, memory and output of this process are the test's.
         if channel.suspended:  # It waits, and this attempt leaves no trace.
             return Ran(claimed.id, claimed.task, claimed.attempt, Outcome.RELEASED, State.SUSPENDED)
         raised = watched.raised if failed is None else failed.error
@@ -293,13 +293,6 @@ class _InlineChannel(Channel):
 
 class _Suspended(BaseException):
     """Leaves the code of a job that waits, as the end of its process does in a worker."""
-
-
-class _NoMeter(Meter):
-    """Leaves an end as it is: time, memory and output of this process are the test's."""
-
-    def measure(self, done: Done, *, preload: bool, last: bool) -> None:
-        pass
 
 
 class _Watched:
