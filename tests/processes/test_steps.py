@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,142 @@ def lines(notes: Path, *begins: str) -> list[str]:
     return [line for line in notes.read_text().splitlines() if line.startswith(begins)]
 
 
+REFUSED: list[tuple[Any, bool, str]] = [
+    (careless.using(max_attempts=1), True, "two calls of the step print_label are under way at once"),
+    (late, False, "TimeoutError: the step slow took longer than 0.05 s"),
+    (alate, False, "TimeoutError: the step aslow took longer than 0.05 s"),
+    (late_outside, False, "the step slow_with_more_inside took longer than 1 s"),
+    (quotes_in_threads, True, "two calls of the step quote are under way at once"),
+    (returns_nan, True, "the step unkept can't be kept: the result is nan"),
+    (naps_in_a_step, False, "the step nap_inside can't wait in sleep: only the job itself can"),
+]
+"""Jobs that fail in a step, whether they take the file, and their errors."""
+
+
+def test_what_a_step_may_not_do_is_the_error_of_its_job(start, notes):
+    jobs = [task.enqueue(*[str(notes)][:takes_file]) for task, takes_file, _ in REFUSED]
+    start(target=TARGET)
+    for job, (_, _, said) in zip(jobs, REFUSED, strict=True):
+        with pytest.raises(JobFailed, match=said):
+            job.result(timeout=30)
+    assert lines(notes, "unkept") == ["unkept"], "it is not called again"
+
+
+def test_steps_have_their_names_and_are_called_again_alone_wherever_they_are_called(start, notes, queue):
+    """At once, after an error, in another step, and in another step that is called again."""
+    again = notes.with_name("again")
+    named, flaky, inside, repeated = (
+        task.enqueue(str(file))
+        for task, file in ((ship, notes), (stubborn, notes), (quotes, notes), (flaky_quote, again))
+    )
+    start(target=TARGET)
+    assert named.result(timeout=30) == ["label 0", "label 1", "label 2"]
+    assert sorted(lines(notes, "label"))[:3] == ["label 0", "label 1", "label 2"]
+    assert flaky.result(timeout=30) == 3
+    assert inside.result(timeout=30) == [10, 20]
+    assert lines(notes, "quote") == ["quote 1", "quote 2"]
+    names = "select name from outlive.steps where job_id = %s order by name"
+    assert queue.values(names, inside.id) == ["quote", "quote_first", "quote_first > quote"]
+    assert repeated.result(timeout=30) == 10
+    assert lines(again, "quote", "tried") == ["quote 1", "tried", "tried", "tried"]
+
+
+def test_a_replay_that_may_take_another_way_is_warned_of(start, notes, queue):
+    """Code or a type has changed, or the job goes on after a step has failed, of which no error is kept."""
+    other, third = notes.with_name("other"), notes.with_name("third")
+    job, refunded = changed.enqueue(str(notes)), reserves_or_refunds.enqueue(str(other))
+    waits, retyped = waits_after_a_failure.enqueue(str(third)), crawl.enqueue()
+    queue.run(store.supply(retyped.id, "parse:page-15", b'"fifteen"', "someone", replacing=False))
+    worker = start(target=TARGET)
+    assert job.result(timeout=30) == 9
+    worker.says("the step pack was kept for {")
+    assert lines(notes, "pack") == ["pack 3"]
+    assert refunded.result(timeout=30) == "refunded"
+    waits.result(timeout=30)
+    for following in ("refund", "sleep"):
+        worker.says(f"the step reserve raised LookupError, and the job went on to {following}: no error is kept")
+    assert worker.log().count("the job went on") == 2
+    worker.says("the step parse:page-15 has kept what does not fit its type, and gives it as plain JSON: the value")
+
+
+def test_effects_waits_and_signals_count_among_the_steps_that_a_job_keeps(start, notes, database_url):
+    counted, received = never_enough.enqueue(database_url), receives_for_ever.enqueue()
+    for _ in range(17):
+        received.send("pad", "x" * (2**20 - 2))
+    start(target=TARGET)
+    names = ("once:second", "sleep", "count#10000")
+    assert counted.result(timeout=30) == [f"the step {name} can't be kept" for name in names]
+    with pytest.raises(JobFailed, match=r"the step receive:pad#18 can't be kept"):
+        received.result(timeout=30)
+
+
+def test_a_step_that_kills_is_caught_after_three_kills_and_named_and_others_forgive_the_kills_before(
+    start, notes, queue
+):
+    """The other job dies three times, each time after a new step, and may die twice without getting any further."""
+    job, other = crawl.enqueue(), fulfil.enqueue(7, str(notes))
+    start(target=TARGET)
+    with pytest.raises(JobFailed, match="quarantined"):
+        job.result(timeout=30)
+    words = "the process was killed by SIGSEGV in the step parse:page-17"
+    errors = queue.values("select error from outlive.attempts where job_id = %s order by attempt", job.id)
+    assert [error[: len(words)] for error in errors] == [words] * 3
+    other.result(timeout=30)
+    crashes = queue.values("select crashes from outlive.attempts where job_id = %s order by attempt", other.id)
+    assert crashes == [1, 1, 1, 1]
+
+
+def test_an_effect_under_once_is_made_exactly_once_however_its_job_dies_and_needs_a_transaction(
+    start, notes, queue, database_url
+):
+    queue.execute("create table ledger (n int)")
+    dying = book.enqueue(database_url, str(notes))
+    slowly, without = book_slowly.enqueue(database_url), book_without_transaction.enqueue(database_url)
+    start(target=TARGET)
+    assert dying.result(timeout=30) is False, "the third attempt finds what the second one has committed"
+    assert lines(notes, "died") == ["died before commit", "died after commit"]
+    assert queue.values("select n from ledger") == [1]
+    assert slowly.result(timeout=30) == [True, True, False]
+    with pytest.raises(JobFailed, match="this connection commits each statement by itself"):
+        without.result(timeout=30)
+
+
+def test_a_job_snoozes_or_restarts_with_new_arguments_and_without_its_steps_at_no_cost(start, notes, queue):
+    snoozes, pages, wrong = poll.enqueue(str(notes)), page_by_page.enqueue(1, str(notes)), restart_wrongly.enqueue()
+    ends = "select outcome, failures, error from outlive.attempts where job_id = %s order by attempt"
+    start(target=TARGET)
+    assert snoozes.result(timeout=30) == 3
+    assert [failures for _, failures, _ in queue.execute(ends, [snoozes.id])] == [0, 0, 0]
+    assert pages.result(timeout=30) == 3
+    assert lines(notes, "pack", "caught") == ["pack 1", "pack 2", "pack 3"]
+    assert queue.values("select name from outlive.steps") == ["pack"]
+    begins = "the job begins again with new arguments; this attempt had "
+    shown = [f'{begins}{{"file":"{notes}","page":{page}}}' for page in (1, 2)]
+    assert queue.execute(ends, [pages.id]).fetchall()[:2] == [("released", 0, one) for one in shown]
+    with pytest.raises(JobFailed, match="restart_wrongly can't be called with these arguments: too many positional"):
+        wrong.result(timeout=30)
+
+
+def test_forged_steps_and_calls_without_end_harm_only_their_jobs(start, notes, queue):
+    forged, twins, other = forge.enqueue(), forge_twins.enqueue(), stubborn.enqueue(str(notes))
+    floods = {
+        flood.enqueue("step"): "sends more than a job can keep",
+        flood.enqueue("checkpoint"): "sends a checkpoint under another name",
+        flood.enqueue("run"): "makes a call without a number",
+    }
+    start(target=TARGET)
+    refused = forged.result(timeout=30)
+    assert len(refused) == 6, refused
+    assert all(one.startswith("the step can't be kept: ") for one in refused)
+    assert twins.result(timeout=30) == [[1001, "BadArguments"], [1002, None]], "another one of its name replaces it"
+    assert other.result(timeout=30) == 3
+    kept = "select name from outlive.steps where job_id = any(%s) order by name"
+    assert queue.values(kept, [forged.id, other.id]) == ["flaky", "same"]
+    for job, why in floods.items():
+        assert finished(job, State.QUARANTINED) is State.QUARANTINED
+        assert why in (attempts(queue, job)[-1].error or "")
+
+
 def test_a_step_that_was_kept_is_not_taken_again_however_often_its_job_dies(start, notes):
     job = fulfil.enqueue(7, str(notes))
     start(target=TARGET)
@@ -91,72 +228,6 @@ def test_a_step_that_was_kept_is_not_taken_again_however_often_its_job_dies(star
     assert lines(notes, "charge", "pack", "empty") == [
         *("charge 7", "pack 0", "pack 1", "pack 2", "empty", "empty"),
     ], "the second call of `empty` is a step of its own"
-
-
-def test_crashes_count_since_the_last_new_step(start, notes, queue):
-    """It dies three times, and may die twice without getting any further."""
-    job = fulfil.enqueue(7, str(notes))
-    start(target=TARGET)
-    job.result(timeout=30)
-    crashes = queue.values("select crashes from outlive.attempts order by attempt")
-    assert crashes == [1, 1, 1, 1]
-
-
-def test_steps_that_run_at_once_have_names_or_are_refused_at_once(start, notes):
-    named, unnamed = ship.enqueue(str(notes)), careless.using(max_attempts=1).enqueue(str(notes))
-    start(target=TARGET)
-    assert named.result(timeout=30) == ["label 0", "label 1", "label 2"]
-    assert sorted(lines(notes, "label"))[:3] == ["label 0", "label 1", "label 2"]
-    with pytest.raises(JobFailed, match=r"two calls of the step print_label are under way at once"):
-        unnamed.result(timeout=30)
-
-
-def test_a_step_that_raises_is_called_again_and_one_that_takes_too_long_is_stopped(start, notes):
-    again, long, along = stubborn.enqueue(str(notes)), late.enqueue(), alate.enqueue()
-    start(target=TARGET)
-    assert again.result(timeout=30) == 3
-    with pytest.raises(JobFailed, match=r"TimeoutError: the step slow took longer than 0.05 s"):
-        long.result(timeout=30)
-    with pytest.raises(JobFailed, match=r"TimeoutError: the step aslow took longer than 0.05 s"):
-        along.result(timeout=30)
-
-
-def test_a_step_that_takes_too_long_is_stopped_whatever_steps_it_has_called(start, notes):
-    job = late_outside.enqueue()
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match=r"the step slow_with_more_inside took longer than 1 s"):
-        job.result(timeout=30)
-
-
-def test_a_step_that_another_one_calls_has_its_name_whether_or_not_that_runs_again(start, notes, queue):
-    job = quotes.enqueue(str(notes))
-    start(target=TARGET)
-    assert job.result(timeout=30) == [10, 20]
-    assert lines(notes, "quote") == ["quote 1", "quote 2"]
-    names = ["quote", "quote_first", "quote_first > quote"]
-    assert queue.values("select name from outlive.steps order by name") == names
-
-
-def test_a_step_that_is_called_again_does_not_repeat_the_steps_that_it_has_called(start, notes):
-    job = flaky_quote.enqueue(str(notes))
-    start(target=TARGET)
-    assert job.result(timeout=30) == 10
-    assert lines(notes, "quote", "tried") == ["quote 1", "tried", "tried", "tried"]
-
-
-def test_two_threads_that_call_one_step_at_once_are_refused(start, notes):
-    job = quotes_in_threads.enqueue(str(notes))
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match=r"two calls of the step quote are under way at once"):
-        job.result(timeout=30)
-
-
-def test_a_step_that_returns_what_can_not_be_kept_is_not_taken_again(start, notes):
-    job = returns_nan.enqueue(str(notes))
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match=r"the step unkept can't be kept: the result is nan"):
-        job.result(timeout=30)
-    assert lines(notes, "unkept") == ["unkept"]
 
 
 def test_a_step_that_a_job_has_left_to_a_thread_is_not_kept_by_the_next_job(start, notes, queue):
@@ -191,36 +262,6 @@ def test_a_method_is_refused_as_a_step():
     assert "Shop.charge can't be a step" in str(raised.value.__cause__ or raised.value)
 
 
-def test_a_step_is_found_by_its_name_when_code_and_arguments_have_changed(start, notes):
-    job = changed.enqueue(str(notes))
-    worker = start(target=TARGET)
-    assert job.result(timeout=30) == 9
-    worker.says("the step pack was kept for {")
-    assert lines(notes, "pack") == ["pack 3"]
-
-
-def test_a_job_that_goes_on_after_a_step_has_failed_is_warned_that_a_replay_may_take_another_way(start, notes):
-    job = reserves_or_refunds.enqueue(str(notes))
-    worker = start(target=TARGET)
-    assert job.result(timeout=30) == "refunded"
-    worker.says("the step reserve raised LookupError, and the job went on to refund: no error is kept")
-    assert worker.log().count("the job went on") == 1
-
-
-def test_a_job_that_waits_after_a_step_has_failed_is_warned_too(start, notes):
-    job = waits_after_a_failure.enqueue(str(notes))
-    worker = start(target=TARGET)
-    job.result(timeout=30)
-    worker.says("the step reserve raised LookupError, and the job went on to sleep: no error is kept")
-
-
-def test_a_kept_value_that_does_not_fit_its_type_any_more_is_given_as_plain_json_with_a_warning(start, queue, notes):
-    job = crawl.enqueue()
-    queue.run(store.supply(job.id, "parse:page-15", b'"fifteen"', "someone", replacing=False))
-    worker = start(target=TARGET)
-    worker.says("the step parse:page-15 has kept what does not fit its type, and gives it as plain JSON: the value")
-
-
 @pytest.mark.long
 def test_steps_that_are_too_large_to_come_with_their_job_are_fetched(start, notes):
     job = large.enqueue(str(notes))
@@ -235,77 +276,6 @@ def test_a_job_that_keeps_too_much_fails_with_a_sentence(start, notes):
     start(target=TARGET)
     with pytest.raises(JobFailed, match=r"a job keeps at most 10,000 steps and 16,777,216 bytes"):
         job.result(timeout=30)
-
-
-def test_effects_and_waits_count_among_the_steps_that_a_job_keeps(start, notes, database_url):
-    job = never_enough.enqueue(database_url)
-    start(target=TARGET)
-    names = ("once:second", "sleep", "count#10000")
-    assert job.result(timeout=30) == [f"the step {name} can't be kept" for name in names]
-
-
-def test_the_values_of_signals_count_among_those_that_a_job_keeps(start, notes, queue):
-    job = receives_for_ever.enqueue()
-    for _ in range(17):
-        job.send("pad", "x" * (2**20 - 2))
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match=r"the step receive:pad#18 can't be kept"):
-        job.result(timeout=30)
-
-
-def test_a_job_that_waits_in_a_step_is_told_that_only_the_job_itself_can(start, notes):
-    job = naps_in_a_step.enqueue()
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match="the step nap_inside can't wait in sleep: only the job itself can"):
-        job.result(timeout=30)
-
-
-def test_a_step_that_kills_is_caught_after_three_kills_and_named(start, notes, queue):
-    job = crawl.enqueue()
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match="quarantined"):
-        job.result(timeout=30)
-    words = "the process was killed by SIGSEGV in the step parse:page-17"
-    errors = queue.values("select error from outlive.attempts order by attempt")
-    assert [error[: len(words)] for error in errors] == [words] * 3
-
-
-def test_an_effect_under_once_is_made_exactly_once_however_its_job_dies(start, notes, queue, database_url):
-    queue.execute("create table ledger (n int)")
-    job = book.enqueue(database_url, str(notes))
-    start(target=TARGET)
-    assert job.result(timeout=30) is False, "the third attempt finds what the second one has committed"
-    assert lines(notes, "died") == ["died before commit", "died after commit"]
-    assert queue.values("select n from ledger") == [1]
-
-
-def test_once_is_true_until_a_transaction_commits_and_needs_one(start, notes, database_url):
-    slowly, without = book_slowly.enqueue(database_url), book_without_transaction.enqueue(database_url)
-    start(target=TARGET)
-    assert slowly.result(timeout=30) == [True, True, False]
-    with pytest.raises(JobFailed, match="this connection commits each statement by itself"):
-        without.result(timeout=30)
-
-
-def test_a_job_that_snoozes_runs_again_at_no_cost(start, notes, queue):
-    job = poll.enqueue(str(notes))
-    start(target=TARGET)
-    assert job.result(timeout=30) == 3
-    assert queue.values("select failures from outlive.attempts") == [0, 0, 0]
-
-
-def test_a_job_restarts_with_new_arguments_and_without_its_steps_at_no_cost(start, notes, queue):
-    job, wrong = page_by_page.enqueue(1, str(notes)), restart_wrongly.enqueue()
-    start(target=TARGET)
-    assert job.result(timeout=30) == 3
-    assert lines(notes, "pack", "caught") == ["pack 1", "pack 2", "pack 3"]
-    assert queue.values("select name from outlive.steps") == ["pack"]
-    ends = queue.execute("select outcome, failures, error from outlive.attempts where job_id = %s", [job.id]).fetchall()
-    begins = "the job begins again with new arguments; this attempt had "
-    shown = [f'{begins}{{"file":"{notes}","page":{page}}}' for page in (1, 2)]
-    assert sorted(ends)[:2] == [("released", 0, one) for one in shown]
-    with pytest.raises(JobFailed, match="restart_wrongly can't be called with these arguments: too many positional"):
-        wrong.result(timeout=30)
 
 
 def test_the_step_under_way_is_shown_to_those_who_follow_the_job(start, notes, queue):
@@ -460,38 +430,6 @@ def test_the_code_of_an_attempt_that_others_have_ended_does_not_go_on(start, not
     all_gone([int(line.split()[1]) for line in lines(notes, "begun")[:1]], within_s=5)
     assert lines(notes, "charge", "refunded") == ["charge 1"]
     worker.says("which asks for something: its process is killed")
-
-
-def test_a_forged_step_harms_only_its_job(start, notes, queue):
-    forged, other = forge.enqueue(), stubborn.enqueue(str(notes))
-    start(target=TARGET)
-    refused = forged.result(timeout=30)
-    assert len(refused) == 6, refused
-    assert all(one.startswith("the step can't be kept: ") for one in refused)
-    assert other.result(timeout=30) == 3
-    assert queue.values("select name from outlive.steps order by name") == ["flaky", "same"]
-
-
-def test_a_step_that_another_one_of_its_name_replaces_is_answered(start, notes):
-    job = forge_twins.enqueue()
-    start(target=TARGET)
-    assert job.result(timeout=30) == [[1001, "BadArguments"], [1002, None]]
-
-
-@pytest.mark.parametrize(
-    ("verb", "why"),
-    [
-        ("step", "sends more than a job can keep"),
-        ("checkpoint", "sends a checkpoint under another name"),
-        ("run", "makes a call without a number"),
-    ],
-)
-def test_a_job_that_sends_calls_for_ever_is_killed(start, notes, queue, verb, why):
-    job, other = flood.enqueue(verb), stubborn.enqueue(str(notes))
-    start(target=TARGET)
-    assert finished(job, State.QUARANTINED) is State.QUARANTINED
-    assert why in (attempts(queue, job)[-1].error or "")
-    assert other.result(timeout=30) == 3
 
 
 def test_outside_of_a_job_a_step_is_its_function(notes):
