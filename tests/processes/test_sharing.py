@@ -61,11 +61,12 @@ def test_share_is_refused_for_a_plain_function():
         def fetch(url: str) -> None: ...
 
 
-def test_many_jobs_share_one_process_and_one_slot(start, go):
+def test_many_jobs_share_one_process_and_one_slot_beside_jobs_of_other_tasks(start, go):
     jobs = [guest.enqueue(str(go)) for _ in range(50)]
     last = guest.enqueue()
-    start(slots=1, target=TARGET)
+    start(slots=2, target=TARGET)
     pid = last.result(timeout=30)
+    assert talker.enqueue("ann").result(timeout=30)
     go.touch()
     assert {job.result(timeout=30) for job in jobs} == {pid}
 
@@ -124,20 +125,14 @@ def test_what_a_job_prints_logs_and_knows_is_its_own(start, queue, go):
         assert attempt.output == "".join(f"{kind} {name}\n" for kind in kinds)
 
 
-def test_what_a_process_has_opened_is_closed_when_it_ends(start, go):
+def test_what_a_process_has_opened_is_closed_when_it_ends_and_its_records_keep_level_logger_and_fields(start, go):
     job = guest.enqueue()
-    worker = start(slots=1, target=TARGET)
+    worker = start(slots=1, target=TARGET, log_format="json")
     pid = job.result(timeout=30)
     worker.stop()
-    assert f"closed in {pid}" in worker.log()
-
-
-def test_a_record_of_a_lifespan_keeps_its_level_its_logger_and_its_fields(start, go):
-    job = guest.enqueue()
-    worker = start(slots=1, target=TARGET, log_format="json", log_level="warning", wait=False)
-    pid = job.result(timeout=30)
-    worker.stop()
-    (record,) = [line for line in map(json.loads, worker.log().splitlines()) if line["message"] == "closed"]
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    assert f"closed in {pid}" in [line["message"] for line in lines]
+    (record,) = [line for line in lines if line["message"] == "closed"]
     assert (record["level"], record["logger"], record["extra"]) == ("error", "shop", {"host": "h"})
     assert (record["task"], record["pid"], "job_id" in record) == (guest.name, pid, False)
 
@@ -176,35 +171,32 @@ def test_a_job_that_kills_its_process_harms_no_neighbour_and_is_caught_alone(sta
         assert not any("shared process" in (one.error or "") for one in found), "each says how its own process died"
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("stop the loop", "a job can't stop the event loop that it shares"),
-        ("close the loop", "a job can't close the event loop that it shares"),
-        ("exit in a task", "a task of the job raised SystemExit: 3"),
-        ("shut the threads", "a job can't shutdown_default_executor the event loop that it shares"),
-        ("wait in a thread", "can wait with `await` only: asleep"),
-    ],
-)
-def test_a_job_that_would_end_the_loop_fails_alone(start, queue, go, what, words):
-    neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
-    offender = mixed.enqueue(what, str(go))
-    Path(f"{go}.crowd").touch()
-    start(slots=1, target=TARGET)
-    assert finished(offender) is State.FAILED
-    assert words in str(attempts(queue, offender)[-1].error)
-    go.touch()
-    assert len({job.result(timeout=30) for job in neighbours}) == 1, "their process lives"
+LOOP = {
+    "stop the loop": "a job can't stop the event loop that it shares",
+    "close the loop": "a job can't close the event loop that it shares",
+    "exit in a task": "a task of the job raised SystemExit: 3",
+    "shut the threads": "a job can't shutdown_default_executor the event loop that it shares",
+    "wait in a thread": "can wait with `await` only: asleep",
+}
 
 
-def test_a_job_that_cancels_all_tasks_cancels_its_own(start, queue, go):
+def test_jobs_that_would_end_the_loop_fail_alone_and_tasks_and_copies_that_others_leave_do_no_harm(start, queue, go):
     neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
-    offender = mixed.enqueue("cancel all", str(go))
+    ending = {mixed.enqueue(what, str(go)): words for what, words in LOOP.items()}
+    cancels, forks, leaves = (mixed.enqueue(what, str(go)) for what in ("cancel all", "fork", "leave tasks"))
     Path(f"{go}.crowd").touch()
     start(slots=1, target=TARGET)
-    pid = offender.result(timeout=30)
+    for job, words in ending.items():
+        assert finished(job) is State.FAILED
+        assert words in str(attempts(queue, job)[-1].error)
+    pids = {job.result(timeout=30) for job in (cancels, forks, leaves)}
+    assert "left 1 tasks behind, which are cancelled: left-behind" in str(attempts(queue, leaves)[-1].output)
+    assert Path(f"{go}.cancelled").exists()
+    all_gone([int(Path(f"{go}.copy").read_text())])
     go.touch()
-    assert {job.result(timeout=30) for job in neighbours} == {pid}
+    assert {*pids, *(job.result(timeout=30) for job in neighbours)} == pids
+    assert len(pids) == 1, "their process lives"
+    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in (*neighbours, cancels, forks))
 
 
 @pytest.mark.long
@@ -252,27 +244,6 @@ def test_a_job_that_is_given_back_and_comes_again_runs_once(start, queue, go, tm
     pids = {job.result(timeout=30) for job in (first, *jobs) if job is not jobs[5]}
     assert len(pids) == 1
     assert "answers for a job that it does not run" not in worker.log()
-
-
-def test_a_copy_that_a_job_forks_goes_on_with_no_other_job(start, queue, go):
-    neighbours = [mixed.enqueue("", str(go)) for _ in range(20)]
-    offender = mixed.enqueue("fork", str(go))
-    Path(f"{go}.crowd").touch()
-    start(slots=1, target=TARGET)
-    pid = offender.result(timeout=30)
-    all_gone([int(Path(f"{go}.copy").read_text())])
-    go.touch()
-    assert {job.result(timeout=30) for job in neighbours} == {pid}
-    assert all(outcomes(queue, job) == [Outcome.SUCCEEDED] for job in (*neighbours, offender))
-
-
-def test_tasks_that_a_job_leaves_behind_are_cancelled_and_named(start, queue, go):
-    job = mixed.enqueue("leave tasks", str(go))
-    Path(f"{go}.crowd").touch()
-    start(slots=1, target=TARGET)
-    job.result(timeout=30)
-    assert "left 1 tasks behind, which are cancelled: left-behind" in str(attempts(queue, job)[-1].output)
-    assert Path(f"{go}.cancelled").exists()
 
 
 def test_a_process_in_which_a_left_task_goes_on_is_replaced(start, queue, go):
@@ -406,27 +377,24 @@ def test_a_job_that_shares_waits_in_steps_and_gives_its_seat_back(start, queue, 
     assert len(re.findall("charge", notes.read_text())) == 20, "no step ran twice"
 
 
-@pytest.mark.parametrize("how", ["beside a task", "with a timeout of its own"])
-def test_a_job_that_waits_goes_on_in_one_place_only(start, queue, go, tmp_path, how):
-    job = half.enqueue(str(tmp_path / "notes"), how)
+def test_a_job_that_waits_goes_on_in_one_place_only_and_waits_in_its_own_task(start, go, tmp_path):
+    ways = ("beside a task", "with a timeout of its own", "in another task")
+    jobs = {how: half.enqueue(str(tmp_path / how), how) for how in ways}
     worker = start(slots=1, target=TARGET)
-    assert job.result(timeout=30) == how
-    assert not (tmp_path / "notes.error").exists(), "no error that never happened"
+    for how in ways[:2]:
+        assert jobs[how].result(timeout=30) == how
+        assert not (tmp_path / f"{how}.error").exists(), "no error that never happened"
+    with pytest.raises(JobFailed, match="a job waits in its own task only"):
+        jobs[ways[2]].result(timeout=30)
     assert "answers for a job that it does not run" not in worker.log()
 
 
-def test_a_job_that_shares_and_waits_in_another_task_is_told_what_to_write(start, go, tmp_path):
-    job = half.enqueue(str(tmp_path / "notes"), "in another task")
-    start(slots=1, target=TARGET)
-    with pytest.raises(JobFailed, match="a job waits in its own task only"):
-        job.result(timeout=30)
-
-
-def test_a_job_that_shares_calls_its_worker_many_times_at_once(start, go):
-    job = many_calls.enqueue(100)
-    worker = start(slots=2, target=TARGET)
-    assert job.result(timeout=30) == 100
+def test_a_job_that_shares_calls_its_worker_many_times_at_once_with_and_without_await(start, go):
+    calls, enqueues = many_calls.enqueue(100), enqueuer.enqueue(str(go))
+    worker = start(slots=3, target=TARGET)
+    assert calls.result(timeout=30) == 100
     assert "calls under way and reads no answer" not in worker.log()
+    assert enqueues.result(timeout=30)[2] == "3"
 
 
 def test_time_in_which_a_neighbour_blocks_the_loop_counts_for_that_job_alone(start, queue, go):
@@ -444,21 +412,6 @@ def test_a_lifespan_may_take_longer_than_a_job_may_block(start, go, monkeypatch)
     worker = start(slots=1, target=TARGET, block_s="1")
     assert job.result(timeout=30)
     assert "stood still" not in worker.log()
-
-
-def test_a_job_that_shares_enqueues_others_with_and_without_await(start, go):
-    job = enqueuer.enqueue(str(go))
-    start(slots=2, target=TARGET)
-    assert job.result(timeout=30)[2] == "3"
-
-
-def test_jobs_of_other_tasks_run_beside_those_that_share(start, go):
-    jobs = [guest.enqueue(str(go)) for _ in range(50)]
-    start(slots=2, target=TARGET)
-    eventually(lambda: jobs[-1].status() is State.RUNNING, within_s=30)
-    assert talker.enqueue("ann").result(timeout=30)
-    go.touch()
-    assert len({job.result(timeout=30) for job in jobs}) == 1
 
 
 def test_a_worker_that_stops_gives_back_what_shares_at_no_cost(start, queue, go):
