@@ -32,20 +32,19 @@ def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start):
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
 
 
-@pytest.mark.parametrize("which", ["zygote", "parent"])
-def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start, which):
+def test_processes_above_it_that_a_job_has_stopped_go_on_within_a_second(start):
     worker = start(slots=1)
-    above = worker.zygote() if which == "zygote" else eventually(worker.parents)[0]
+    for above in (worker.zygote(), eventually(worker.parents)[0]):
 
-    def stop() -> bool:
-        os.kill(above, signal.SIGSTOP)
-        return stopped(above)
+        def stop(pid: int = above) -> bool:
+            os.kill(pid, signal.SIGSTOP)
+            return stopped(pid)
 
-    for _ in range(3):
-        eventually(stop, within_s=5, what="it is seen stopped, and was not continued in the same moment")
-        began = time.monotonic()
-        eventually(lambda: not stopped(above), within_s=10)
-        assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
+        for _ in range(3):
+            eventually(stop, within_s=5, what="it is seen stopped, and was not continued in the same moment")
+            began = time.monotonic()
+            eventually(lambda: not stopped(above), within_s=10)  # noqa: B023
+            assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
 
 
 def test_a_stopped_zygote_does_not_outlive_its_worker(start):

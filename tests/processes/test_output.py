@@ -153,17 +153,35 @@ def test_a_debug_record_is_kept_by_the_level_of_jobs_and_logged_by_that_of_the_w
     assert "in short" in worker.log()
 
 
-def test_the_fields_that_a_record_is_given_are_those_of_its_json_line(start, queue):
+def test_json_lines_have_the_fields_of_a_record_and_the_traceback_of_a_failure_for_good(start, queue):
     worker = start(target=TALKING, log_format="json")
-    job = talking.talk_with_fields.enqueue()
-    assert finished(job) is State.SUCCEEDED
+    job, failing, deciding = (
+        talking.talk_with_fields.enqueue(),
+        talking.fail_for_good.enqueue(),
+        talking.decide.enqueue("retry"),
+    )
+    assert [finished(one) for one in (job, failing, deciding)] == [State.SUCCEEDED, State.FAILED, State.FAILED]
     worker.says(f"Job {short_id(job.id)} completed successfully")
+    eventually(lambda: worker.log().count('"level":"error"') == 2, what="both failures are logged")
     lines = [json.loads(line) for line in worker.log().splitlines()]
     records = [(line["message"], line.get("extra")) for line in lines if line.get("stream") == "log"]
     sold = {"order": 7, "lines": [{"at": "/shop", "url": "postgresql://me:***@host/db"}]}
     assert records[:3] == [("sold", sold), ("too much", None), ("stubborn", None)]
     assert [message for message, _ in records[3:]] == ["forged"] * 4
     assert output_of(queue, job).startswith("INFO shop.parser: sold\nINFO shop.parser: too much\n")
+    ends: dict[str, list[dict[str, Any]]] = {str(one.id): [] for one in (failing, deciding)}
+    for line in lines:
+        if line.get("outcome") == "failed":
+            ends[line["job_id"]].append(line)
+    for retried, failed in ends.values():
+        assert (retried["level"], retried["attempt"], "exception" in retried) == ("warning", 1, False)
+        assert (failed["level"], failed["attempt"], failed["state"]) == ("error", 2, "failed")
+    [(_, failed), (_, decided)] = ends.values()
+    assert failed["exception"].startswith("Traceback (most recent call last):\n")
+    assert failed["exception"].splitlines()[1].endswith(", in fail_for_good")
+    assert decided["error"] == "Retry: the page is empty", "another exception led to it"
+    assert decided["exception"].count("ValueError: no price") == decided["exception"].count("in read_price") == 1
+    assert "secret" not in worker.log()
 
 
 def test_a_retry_is_a_line_and_a_failure_for_good_an_error_with_its_traceback_as_text(start):
@@ -200,20 +218,6 @@ def test_a_job_that_fails_for_good_as_the_last_one_of_a_worker_that_stops_is_an_
     assert lines[failed + 1] == "    Traceback (most recent call last):"
 
 
-def test_a_job_that_fails_for_good_has_its_traceback_in_its_json_line(start):
-    worker = start(target=TALKING, log_format="json")
-    job = talking.fail_for_good.enqueue()
-    assert finished(job) is State.FAILED
-    worker.says('"exception":')
-    lines = [json.loads(line) for line in worker.log().splitlines()]
-    [retried, failed] = [line for line in lines if line.get("outcome") == "failed"]
-    assert (retried["level"], retried["attempt"], "exception" in retried) == ("warning", 1, False)
-    assert (failed["level"], failed["attempt"], failed["state"]) == ("error", 2, "failed")
-    assert failed["exception"].startswith("Traceback (most recent call last):\n")
-    assert failed["exception"].splitlines()[1].endswith(", in fail_for_good")
-    assert "secret" not in worker.log()
-
-
 def test_a_decision_that_another_exception_led_to_fails_for_good_with_the_traceback_of_both(start, queue, database_url):
     worker = start(target=TALKING)
     jobs = {how: talking.decide.enqueue(how) for how in ("retry", "fail", "fail by itself", "hide")}
@@ -230,18 +234,6 @@ def test_a_decision_that_another_exception_led_to_fails_for_good_with_the_traceb
         assert follows == ("in read_price" in shown) == (how in ("retry", "fail")), how
     assert [worker.log().count(f"in {function}\n") for function in ("read_price", "decide")] == [2, 4]
     assert "outlive.errors.Retry: the page is empty" in worker.log()
-
-
-def test_a_decision_with_a_cause_has_the_traceback_in_the_json_line_of_its_last_attempt(start):
-    worker = start(target=TALKING, log_format="json")
-    job = talking.decide.enqueue("retry")
-    assert finished(job) is State.FAILED
-    worker.says('"level":"error"')
-    lines = [json.loads(line) for line in worker.log().splitlines()]
-    [retried, failed] = [line for line in lines if line.get("outcome") == "failed"]
-    assert (retried["level"], "exception" in retried) == ("warning", False)
-    assert failed["error"] == "Retry: the page is empty"
-    assert failed["exception"].count("ValueError: no price") == failed["exception"].count("in read_price") == 1
 
 
 def test_json_lines_of_a_quarantine_and_a_dead_worker_say_which_job_task_and_worker(start, queue, tmp_path):

@@ -67,19 +67,19 @@ def test_it_runs_once_in_each_process_and_is_no_change_by_a_job(start, shop, tmp
         assert len({own for own, *_ in ran}) == processes, task.name
 
 
-@pytest.mark.parametrize("name", ["fresh", "warm", "clean"])
-def test_what_it_raises_is_the_error_of_the_job_which_is_retried(start, shop, queue, tmp_path, name):
+def test_what_it_raises_is_the_error_of_the_job_which_is_retried(start, shop, queue, tmp_path):
     (broken := tmp_path / "broken").touch()
-    start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
-    job = getattr(shop, name).using(max_attempts=1000).enqueue()
-    eventually(lambda: len(attempts(queue, job)) > 1, within_s=20)
+    start(slots=3, target=f"{shop.__name__}:app", folder=tmp_path)
+    jobs = [task.using(max_attempts=1000).enqueue() for task in (shop.fresh, shop.warm, shop.clean)]
+    eventually(lambda: all(len(attempts(queue, job)) > 1 for job in jobs), within_s=20)
     broken.unlink()
-    own, prepared = job.result(timeout=20)
-    assert own == prepared
-    first = attempts(queue, job)[0]
-    assert first.outcome is Outcome.FAILED
-    assert first.error == "ConnectionError: no client (in open_client, before the first job of its process)"
-    assert "in open_client" in (first.stack or "")
+    for job in jobs:
+        own, prepared = job.result(timeout=20)
+        assert own == prepared
+        first = attempts(queue, job)[0]
+        assert first.outcome is Outcome.FAILED
+        assert first.error == "ConnectionError: no client (in open_client, before the first job of its process)"
+        assert "in open_client" in (first.stack or "")
 
 
 def test_it_counts_as_the_jobs_time(start, shop, queue, tmp_path):

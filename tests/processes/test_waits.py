@@ -63,12 +63,29 @@ def suspended(job: Job[Any]) -> bool:
     return job.status() is State.SUSPENDED
 
 
-def test_a_job_that_sleeps_goes_on_in_its_process_with_what_it_has(start, notes):
-    job = sleeper.enqueue("300ms", str(notes))
+def test_a_job_goes_on_from_its_waits_in_its_process_with_what_it_has(start, notes, queue):
+    files = [notes.with_name(f"notes-{n}") for n in range(5)]
+    slept, early, late, gathered, failing = map(str, files)
+    sleeping, awaiting = sleeper.enqueue("300ms", slept), asleeper.enqueue("100ms", str(notes))
+    received, in_vain = receiver.enqueue(early), receiver.enqueue(late, "200ms")
+    gathers, hears = gatherer.enqueue(gathered), gatherer.enqueue(failing, failing=True)
+    received.send("packed", Packed([5]))  # Before it waits for it.
+    awaiting.send("packed", Packed([1, 2]))
     start(target=TARGET)
-    assert job.result(timeout=30) == 700
-    assert lines(notes) == ["begun", "charge", "slept"]
-    assert len(pids(notes)) == 1
+    assert sleeping.result(timeout=30) == 700
+    assert lines(files[0]) == ["begun", "charge", "slept"]
+    assert len(pids(files[0])) == 1
+    assert received.result(timeout=30) == [5]
+    assert in_vain.result(timeout=30) == []
+    assert lines(files[2]) == ["begun", "in"], "its signal did not come in time"
+    assert gathers.result(timeout=30) == ["label 0", "label 1", "label 2"]
+    assert lines(files[3]) == ["begun", "gathered"]
+    with pytest.raises(JobFailed, match="no paper"):
+        hears.result(timeout=30)
+    assert awaiting.result(timeout=30) == "label 1,label 2"
+    assert queue.value("select count(*) from outlive.signals") == 0, "each was received once"
+    with pytest.raises(OutliveError, match="it has ended"):
+        received.send("packed", Packed([6]))
 
 
 def test_a_job_that_waits_holds_no_slot(start, notes):
@@ -81,16 +98,6 @@ def test_a_job_that_waits_holds_no_slot(start, notes):
     assert lines(notes).count("begun") == 3, "none was replayed"
 
 
-def test_a_signal_that_was_sent_before_the_job_waits_for_it_is_received_once(start, notes, queue):
-    job = receiver.enqueue(str(notes))
-    job.send("packed", Packed([5]))
-    start(target=TARGET)
-    assert job.result(timeout=30) == [5]
-    assert queue.value("select count(*) from outlive.signals") == 0
-    with pytest.raises(OutliveError, match="it has ended"):
-        job.send("packed", Packed([6]))
-
-
 def test_a_job_sends_signals_to_another_job(start, notes, queue):
     job = receiver.enqueue(str(notes))
     tells.enqueue(job.id)
@@ -99,11 +106,13 @@ def test_a_job_sends_signals_to_another_job(start, notes, queue):
     assert queue.values("select value::text from outlive.signals") == ['{"parcels":[2]}']
 
 
-def test_a_job_that_waits_in_its_own_open_transaction_is_told_so(start, notes, database_url):
-    job = waits_in_its_transaction.enqueue(database_url)
+def test_a_job_that_waits_in_its_open_transaction_or_in_another_task_is_told_what_to_write(start, notes, database_url):
+    within, apart = waits_in_its_transaction.enqueue(database_url), hasty.enqueue(str(notes), apart=True)
     start(target=TARGET)
     with pytest.raises(JobFailed, match="the job can't wait while a transaction is open in which it has called `once`"):
-        job.result(timeout=30)
+        within.result(timeout=30)
+    with pytest.raises(JobFailed, match=r"a job waits in its own task only: await .*areceive\(…, timeout=…\)"):
+        apart.result(timeout=30)
 
 
 @pytest.mark.long
@@ -142,13 +151,6 @@ def test_a_job_that_a_lock_holds_up_begins_to_wait_after_the_database_has_cut_it
     worker.says("a connection to the database was lost")
     stranger.execute("commit")
     assert job.result(timeout=10) == 3
-
-
-def test_a_signal_that_does_not_come_in_time_is_not_received(start, notes):
-    job = receiver.enqueue(str(notes), "200ms")
-    start(target=TARGET)
-    assert job.result(timeout=30) == []
-    assert lines(notes) == ["begun", "in"]
 
 
 def test_a_signal_that_does_not_fit_its_type_says_how_to_give_the_job_another_one(start, notes, queue):
@@ -319,27 +321,6 @@ def test_what_was_decided_about_an_attempt_before_it_waits_is_not_done_to_the_ne
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
 
 
-def test_a_job_gathers_the_results_of_jobs_that_it_spawns(start, notes):
-    job = gatherer.enqueue(str(notes))
-    start(slots=1, target=TARGET)
-    assert job.result(timeout=30) == ["label 0", "label 1", "label 2"]
-    assert lines(notes) == ["begun", "gathered"]
-
-
-def test_a_job_that_gathers_hears_of_a_failure_when_all_have_ended(start, notes):
-    job = gatherer.enqueue(str(notes), failing=True)
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match="no paper"):
-        job.result(timeout=30)
-
-
-def test_async_jobs_wait_too(start, notes):
-    job = asleeper.enqueue("100ms", str(notes))
-    start(target=TARGET)
-    job.send("packed", Packed([1, 2]))
-    assert job.result(timeout=30) == "label 1,label 2"
-
-
 def test_a_timeout_of_asyncio_ends_no_wait_so_that_no_code_goes_on_in_the_process_of_a_job_that_waits(start, notes):
     job = hasty.enqueue(str(notes), apart=False)
     start(target=TARGET)
@@ -352,25 +333,12 @@ def test_a_timeout_of_asyncio_ends_no_wait_so_that_no_code_goes_on_in_the_proces
     assert len(pids(notes)) == 1
 
 
-def test_a_job_that_waits_in_another_task_of_asyncio_is_told_what_to_write(start, notes):
-    job = hasty.enqueue(str(notes), apart=True)
-    start(target=TARGET)
-    with pytest.raises(JobFailed, match=r"a job waits in its own task only: await .*areceive\(…, timeout=…\)"):
-        job.result(timeout=30)
-
-
-def test_a_result_that_does_not_come_in_time_says_what_its_job_waits_for(start, notes):
+def test_a_result_that_does_not_come_in_time_says_what_its_job_waits_for_and_the_job_can_be_cancelled(start, notes):
     job = receiver.enqueue(str(notes))
     start(target=TARGET)
     eventually(lambda: suspended(job), within_s=30)
     with pytest.raises(TimeoutError, match=r"did not finish within 0 s; suspended: waits for the signal packed$"):
         job.result(timeout=0)
-
-
-def test_a_job_that_waits_can_be_cancelled(start, notes):
-    job = receiver.enqueue(str(notes))
-    start(target=TARGET)
-    eventually(lambda: suspended(job), within_s=30)
     assert job.cancel()
     assert job.status() is State.CANCELLED
 
