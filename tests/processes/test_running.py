@@ -56,6 +56,11 @@ def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start):
     assert faults.add.enqueue(1, 1).result(timeout=30) == 2
 
 
+def test_a_program_that_a_job_starts_has_no_open_file_of_outlive(start):
+    start()
+    assert [faults.descriptors_of_a_program.enqueue().result(timeout=30) for _ in range(2)] == [[0, 1, 2, 3]] * 2
+
+
 def test_a_job_that_kills_the_zygote_harms_no_job(start, queue, tmp_path):
     worker = start()
     neighbour = faults.wait_for.enqueue(str(tmp_path / "go"))

@@ -8,6 +8,7 @@ control socket when the supervisor dies, kills all that is below it, and exits.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import gc
 import os
@@ -34,7 +35,7 @@ STRAYS_S = 0.2  # How long the end of a job waits for its leftover processes to 
 END_S = 2.0
 PAUSE_S = 0.0005
 FEW_BYTES, MANY_BYTES = 256, 65536  # Each fork pays for the pages that a large buffer makes C write to.
-MOST_DESCRIPTORS = 8
+DESCRIPTORS_BYTES = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _SIGCONT = int(signal.SIGCONT)  # A job may have stopped a process that has to act when the one above it dies.
 
@@ -73,7 +74,7 @@ class Zygote:
     def obey(self) -> bool:
         """Serve one request; False when the supervisor is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.control, FEW_BYTES, MOST_DESCRIPTORS, _CLOEXEC)
+            data, descriptors = _receive(self.control)
         except ConnectionResetError:
             return False
         if not data:
@@ -234,6 +235,12 @@ def _wake(*_: object) -> None:
 
 def _exited(pid: int, status: int, usage: resource.struct_rusage) -> protocol.Exited:
     return protocol.Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and the descriptors that came with it. No program inherits them: socket.recv_fds drops its flags."""
+    data, ancillary, _, _ = control.recvmsg(FEW_BYTES, DESCRIPTORS_BYTES, _CLOEXEC)
+    return data, array.array("i", b"".join([content for _, _, content in ancillary])).tolist()
 
 
 def _threads() -> list[str]:
