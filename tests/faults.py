@@ -313,6 +313,16 @@ def raise_unprintable() -> None:
     raise Unprintable
 
 
+class Unreadable(Exception):
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError("not even its traceback")
+
+
+@app.task(max_attempts=1)
+def raise_unreadable() -> None:
+    raise Unreadable
+
+
 @app.task(max_attempts=1)
 def raise_huge() -> None:
     raise ValueError("y" * 20_000_000 + "\0\ud800")

@@ -34,6 +34,7 @@ def test_each_other_end_is_a_failure_with_its_outcome_and_error(start, queue):
         faults.raise_error.enqueue("not this"): (Outcome.FAILED, "ValueError: not this"),
         faults.leave.enqueue(7): (Outcome.FAILED, "SystemExit: 7"),
         faults.raise_unprintable.enqueue(): (Outcome.FAILED, "Unprintable"),
+        faults.raise_unreadable.enqueue(): (Outcome.FAILED, "Unreadable"),
         faults.raise_huge.enqueue(): (Outcome.FAILED, ""),
         faults.raise_memory_error.enqueue(): (Outcome.OUT_OF_MEMORY, ""),
         faults.stop_itself.using(timeout=0.5).enqueue(): (Outcome.TIMED_OUT, ""),

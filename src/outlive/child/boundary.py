@@ -40,9 +40,9 @@ class Raised(NamedTuple):
 
     def stack(self) -> str | None:
         """Its traceback. If the exception can't be formatted, only the frames; None if these can't either."""
-        lines = guarded(traceback.format_exception, type(self.error), self.error, theirs(self.error))
+        lines = guarded(_formatted, self.error)
         if isinstance(lines, Raised):
-            lines = guarded(traceback.format_tb, self.error.__traceback__)
+            lines = guarded(lambda: traceback.format_tb(self.error.__traceback__))
         return None if isinstance(lines, Raised) else storable("".join(lines), MAX_STACK_CHARS)
 
     def stack_if_caused(self) -> str | None:
@@ -66,6 +66,10 @@ async def aguarded(code: Awaitable[T]) -> T | Raised:
         return await code
     except BaseException as error:
         return Raised(error)
+
+
+def _formatted(error: BaseException) -> list[str]:
+    return traceback.format_exception(type(error), error, theirs(error))
 
 
 def theirs(error: BaseException) -> TracebackType | None:
