@@ -466,6 +466,28 @@ def count(n: int) -> int:
     return n
 
 
+@outlive.step(relaxed=True)
+async def acount(n: int) -> int:
+    return n
+
+
+@app.task(max_attempts=1)
+async def counts_beside(file: str) -> tuple[str, int]:
+    """Keep a step, and when its test says so a relaxed one beside it, while another task goes on and on."""
+
+    async def go_on_and_on() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            note(file, "on")
+
+    printing, going_on = asyncio.create_task(print_label(1, file)), asyncio.create_task(go_on_and_on())
+    await asyncio.to_thread(Path(f"{file}.gate").read_text)
+    note(file, "counts")
+    counted = await acount(2)
+    going_on.cancel()
+    return await printing, counted
+
+
 @app.task(max_attempts=1)
 def counts_and(then: str, file: str) -> int:
     """Keep a relaxed step, and end, or wait."""

@@ -27,6 +27,7 @@ from tests.processes.durable import (
     changed,
     charge,
     counts_and,
+    counts_beside,
     counts_on,
     crawl,
     flaky_quote,
@@ -335,6 +336,19 @@ def test_a_step_that_a_lock_holds_up_delays_no_step_of_another_job(start, notes,
     job.result(timeout=30)
     assert queue.value("select supplied_by from outlive.steps where job_id = %s", job.id) == "a stranger"
     assert worker.log().count("another transaction holds a lock that the step wait_for_test of job") == 1
+
+
+def test_the_other_tasks_of_an_async_job_go_on_while_a_lock_holds_up_its_steps(start, notes, queue, connect):
+    job, stranger = counts_beside.enqueue(str(notes)), connect()
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "print_label", b'"theirs"', "a stranger", replacing=False))
+    start(target=TARGET)
+    eventually(lambda: queue.values(WRITING))
+    go_on(notes)
+    eventually(lambda: lines(notes, "counts", "on")[-3:] == ["on"] * 3 and lines(notes, "counts"), within_s=10)
+    assert job.status() is State.RUNNING
+    stranger.execute("commit")
+    assert job.result(timeout=30) == ("theirs", 2)
 
 
 @pytest.mark.parametrize("then", ["ends", "waits"])

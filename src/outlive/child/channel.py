@@ -15,7 +15,7 @@ from typing import TypeVar
 from outlive import errors, linux, protocol
 from outlive.child import stops, talks
 from outlive.child.talks import Talk
-from outlive.statement import acarry_out, carry_out
+from outlive.statement import carry_out
 
 FEW_BYTES, MANY_BYTES = 2048, 65536
 """How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
@@ -154,8 +154,11 @@ class Channel:
         return carry_out(talk, lambda asked: self.call(*asked))
 
     async def atalk(self, talk: Talk[T]) -> T:
-        """The async twin of `talk`: the job's other tasks go on meanwhile."""
-        return await acarry_out(talk, lambda asked: self.acall(*asked))
+        """The async twin of `talk`. All of it in a thread, also what asks nothing: another call may hold the lock, and
+        the job's other tasks go on meanwhile."""
+        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+        return await asyncio.to_thread(self.talk, talk)
 
     async def until_over(self, wait: Talk[T]) -> T:
         """Hold the talk of a wait. It stops the event loop: in a parked process, nothing of the job goes on."""
@@ -163,7 +166,7 @@ class Channel:
 
     async def acall(self, verb: str, body: bytes) -> bytes:
         """The async twin of `call`."""
-        import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+        import asyncio  # As above.
 
         return await asyncio.to_thread(self.call, verb, body)
 

@@ -19,6 +19,7 @@ from outlive.child.channel import MANY_BYTES, Channel, body_of, encode
 from outlive.child.talks import Talk
 from outlive.errors import OutliveError
 from outlive.protocol import Call, Halt, Reply, Run
+from outlive.statement import acarry_out
 
 T = TypeVar("T")
 
@@ -102,6 +103,10 @@ class SharedChannel(Channel):
             number = self._ask(verb, body)
             self._asked[number] = self._loop.create_future()
             return body_of(await self._asked[number])
+
+    async def atalk(self, talk: Talk[T]) -> T:
+        """It never waits for the lock, so the loop holds the talk."""
+        return await acarry_out(talk, lambda asked: self.acall(*asked))
 
     async def until_over(self, wait: Talk[T]) -> T:
         """The other jobs go on meanwhile."""
