@@ -252,15 +252,7 @@ class KillerAdmin(ReadOnly):
 class WorkerAdmin(ReadOnly):
     page = "workers"
     list_display: ClassVar = (
-        "name",
-        "hostname",
-        "state",
-        "running",
-        "busy_slots",
-        "slots",
-        "seen",
-        "trouble",
-        "dashboard",
+        *("name", "hostname", "state", "running", "busy_slots", "slots", "seen", "trouble", "dashboard"),
     )
 
     @admin.display(description="last seen", ordering="last_seen")

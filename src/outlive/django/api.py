@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 try:
     from django.tasks import TaskContext as TaskContext
     from django.tasks import task_backends as task_backends
@@ -28,3 +31,12 @@ except ModuleNotFoundError:
     from django_tasks.signals import task_finished as task_finished
     from django_tasks.signals import task_started as task_started
     from django_tasks.utils import normalize_json as normalize_json
+
+
+def new_result(
+    task: Task, id: object, alias: str, args: Sequence[Any], kwargs: Mapping[str, Any], **known: Any
+) -> TaskResult:
+    """The result of a job of the backend TASKS[alias], with what is known of it."""
+    unknown = dict.fromkeys(("enqueued_at", "started_at", "last_attempted_at", "finished_at"))
+    empty = {"status": TaskResultStatus.READY, "errors": [], "worker_ids": [], **unknown}
+    return TaskResult(task=task, id=str(id), backend=alias, args=list(args), kwargs=dict(kwargs), **{**empty, **known})

@@ -20,7 +20,7 @@ from outlive.django.api import (
     BaseTaskBackend,
     Task,
     TaskResult,
-    TaskResultStatus,
+    new_result,
     normalize_json,
     task_backends,
     task_enqueued,
@@ -64,20 +64,7 @@ class OutliveBackend(BaseTaskBackend):
         # Not at the top: tasks, and so this module, may be imported before the models are.
         from outlive.django.results import enqueued_at
 
-        result = TaskResult(
-            task=task,
-            id=str(job.id),
-            status=TaskResultStatus.READY,
-            enqueued_at=enqueued_at(job.id, self.database),
-            started_at=None,
-            last_attempted_at=None,
-            finished_at=None,
-            args=args,
-            kwargs=kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at=enqueued_at(job.id, self.database))
         task_enqueued.send(type(self), task_result=result)
         return result
 

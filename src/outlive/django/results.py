@@ -13,7 +13,7 @@ from django.db.models.functions import Cast
 from django.utils.module_loading import import_string
 
 from outlive import errors
-from outlive.django.api import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from outlive.django.api import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, new_result
 from outlive.django.models import Job, Request
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.django.registry import register
@@ -65,17 +65,17 @@ def result_of(id: str, backend: OutliveBackend) -> TaskResult:
     started = [*(one.started_at for one in attempts), *(one.locked_at for one in running)]
     codec = register(backend, task).codec
     args, kwargs = codec.unpack(job.text.encode())
-    result = TaskResult(
-        task=_as_enqueued(task, backend.alias, job),
-        id=str(job.id),
+    result = new_result(
+        _as_enqueued(task, backend.alias, job),
+        job.id,
+        backend.alias,
+        args,
+        kwargs,
         status=_STATUS[State(job.status)],
         enqueued_at=job.created_at,
         started_at=next(iter(started), None),
         last_attempted_at=next(reversed(started), None),
         finished_at=job.completed_at or (job.held_since if job.status == State.QUARANTINED else None),
-        args=args,
-        kwargs=kwargs,
-        backend=backend.alias,
         errors=[_error(one) for one in attempts if one.outcome not in _NO_ERROR],
         worker_ids=[*(one.worker or "" for one in attempts), *(one.locked_by for one in running)],
     )

@@ -20,6 +20,7 @@ from outlive.django.api import (
     TaskError,
     TaskResult,
     TaskResultStatus,
+    new_result,
     normalize_json,
     task_backends,
     task_finished,
@@ -82,21 +83,9 @@ def _result(task: Task, backend: BaseTaskBackend, args: tuple[Any, ...], kwargs:
     context = outlive.current()
     if task.takes_context:
         return backend.get_result(str(context.job_id))
-    now = timezone.now()
-    return TaskResult(
-        task=task,
-        id=str(context.job_id),
-        status=TaskResultStatus.RUNNING,
-        enqueued_at=None,
-        started_at=now,
-        last_attempted_at=now,
-        finished_at=None,
-        args=list(args),
-        kwargs=kwargs,
-        backend=backend.alias,
-        errors=[],
-        worker_ids=[str(context.worker)] * context.attempt,
-    )
+    workers, now = [str(context.worker)] * context.attempt, timezone.now()
+    known = {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": workers}
+    return new_result(task, context.job_id, backend.alias, args, kwargs, **known)
 
 
 def _finish(result: TaskResult, status: TaskResultStatus) -> None:
