@@ -23,11 +23,6 @@ from tests.driving.scraping import Scraped
 NOW = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.offset_s = NOW.timestamp() - monotonic()
-
-
 def claimed(task: str = "work", queue: str = "default", *, waited_s: float = 0.0) -> Claimed:
     ready_at = NOW - timedelta(seconds=waited_s)
     return Claimed(1, new_job_id(), 1, queue, "", task, 5, ready_at, 0, 0, 0, b"{}", None)
@@ -45,7 +40,7 @@ def test_a_histogram_counts_each_time_in_its_bucket(times_s):
 
 
 def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran():
-    tallies = Tallies(Clock())
+    tallies = Tallies(lambda: NOW.timestamp() - monotonic())
     tallies.claimed([*(5 * [claimed(waited_s=7.0)]), claimed("other work")], monotonic())
     for _ in range(8):
         tallies.ended(claimed(), Ended(1, took_s=0.002))
@@ -68,7 +63,7 @@ def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran():
 
 
 def test_tasks_beyond_the_bound_are_counted_as_other():
-    tallies = Tallies(Clock())
+    tallies = Tallies(lambda: NOW.timestamp() - monotonic())
     for n in range(MAX_SERIES + 50):
         tallies.claimed([claimed(f"task-{n}")], monotonic())
         tallies.ended(claimed(f"task-{n}"), Ended(1, Outcome.CRASHED, took_s=1.0))

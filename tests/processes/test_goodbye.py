@@ -12,7 +12,7 @@ from outlive.protocol import Progress
 from outlive.states import Outcome, State
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes
+from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.session import Session, SessionPool
 from outlive.worker.wakeup import Wakeup
@@ -28,10 +28,8 @@ class Unwritten:
     def __init__(self, url: str) -> None:
         self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
         (slow,) = SessionPool(url, 1).share(db.COMPLETIONS)
-        self.outbox = Outbox(WORKER, slow, leases, Wakeup())
+        self.outbox = Outbox(WORKER, self.session, slow, leases, Wakeup())
         self.progress = ProgressWriter(WORKER, self.session, self.outbox)
-        self.completions = Completions(WORKER, self.session, self.outbox)
-        self.sources = SourceOutcomes(self.session)
 
 
 @pytest.fixture
@@ -42,15 +40,7 @@ def goodbye(database_url: str, queue: Queue) -> Goodbye:
         has = Unwritten(database_url)
         prepare(has)
         try:
-            await say_goodbye(
-                WORKER,
-                has.session,
-                list(left),
-                outbox=has.outbox,
-                progress=has.progress,
-                completions=has.completions,
-                sources=has.sources,
-            )
+            await say_goodbye(WORKER, has.session, list(left), has.outbox, has.progress)
         finally:
             await has.session.close()
 
@@ -95,7 +85,7 @@ def test_a_completion_counts_only_if_the_job_has_committed_it(queue, goodbye, co
     secret = queue.value("select outlive.attempt_secret(secret, %s) from outlive.workers", job.token)
     with queue.transaction(force_rollback=not committed):
         queue.execute("select outlive.complete(%s, %s)", [job.token, secret])
-    goodbye(lambda has: has.completions.expect(Ended(job.token)))
+    goodbye(lambda has: has.outbox.completions.expect(Ended(job.token)))
     outcome, error = last(queue, job.id)
     assert outcome is (Outcome.SUCCEEDED if committed else Outcome.FAILED)
     assert committed or (error or "").startswith("ctx.complete was rolled back")
@@ -112,7 +102,7 @@ def test_a_job_that_is_left_is_given_back_and_so_is_a_claim_that_the_worker_neve
 
 def test_how_calls_of_sources_went_is_counted(queue, goodbye):
     queue.make(source="shop")
-    goodbye(lambda has: has.sources.note("shop", Ended(1, Outcome.FAILED, source_ok=False)))
+    goodbye(lambda has: has.outbox.sources.note("shop", Ended(1, Outcome.FAILED, source_ok=False)))
     assert queue.value("select failure_streak from outlive.sources") == 1
 
 

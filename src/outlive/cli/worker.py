@@ -177,10 +177,10 @@ async def _reap_until_stopped(config: Config, reaper: Reaper, leftovers: Leftove
         loops = {"reap": reaper.check_once, "follow": leftovers.run_once, "sweep": reaper.sweep_once}
         loops["clock"] = running_time.tick_once
         services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
-        systemd.ready()
+        systemd.notify("READY=1")
         await stopping.wait()
         vitals.stopping = True
-        systemd.stopping()
+        systemd.notify("STOPPING=1")
         for service in services:
             service.cancel()
         reaper.session.hang_up()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from outlive.metrics.catalogue import BUCKETS_S, CRASHES, JOB_RUN, JOB_WAIT, JOBS_ENDED
 from outlive.metrics.exposition import Figures
@@ -23,11 +22,6 @@ def bounded(counters: Mapping[str, object], key: str) -> str:
     return key if key in counters or len(counters) < MAX_SERIES else OTHER
 
 
-class Clock(Protocol):
-    @property
-    def offset_s(self) -> float | None: ...
-
-
 class Times:
     """A histogram."""
 
@@ -40,8 +34,9 @@ class Times:
 
 
 class Tallies:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, offset_s: Callable[[], float | None]) -> None:
+        """`offset_s`: the clock of the database minus the monotonic one, if it is known."""
+        self._offset_s = offset_s
         self._ended: dict[tuple[str, str], dict[Outcome, int]] = {}
         self._waits: defaultdict[str, Times] = defaultdict(Times)
         self._runs: defaultdict[str, Times] = defaultdict(Times)
@@ -49,7 +44,7 @@ class Tallies:
 
     def claimed(self, jobs: Sequence[Claimed], since: float) -> None:
         """Count how long jobs have waited that were claimed at this monotonic time."""
-        if (clock_s := self._clock.offset_s) is None:
+        if (clock_s := self._offset_s()) is None:
             return
         first = jobs[0].ready_at  # Differences are much cheaper than timestamps.
         offset_s = since + clock_s - first.timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended, LostRun
@@ -23,12 +23,6 @@ CAUSES = FAULTS - {Outcome.FAILED}
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
 
 
-class Crash(NamedTuple):
-    job: Claimed
-    end: Ended
-    worker: str
-
-
 class Crashes:
     def __init__(self, worker: str, options: Mapping[str, Any]) -> None:
         """The options are those of the app's client. This one has no integrations: errors here are no events."""
@@ -38,31 +32,31 @@ class Crashes:
         except BadDsn as error:
             raise ConfigError(f"sentry is set, but SENTRY_DSN is not valid: {error}") from None
         self._scope = sentry_sdk.Scope(client=self._client)
-        self._background: Background[Crash] = Background("events", self._send, _size)
+        self._background: Background[tuple[Claimed, Ended]] = Background("events", self._send, _size)
 
     def ended(self, job: Claimed, end: Ended) -> None:
         """An attempt has ended. If its process raised an exception, the child has made the event."""
         if end.outcome in CAUSES and not end.told:
-            self._background.put([Crash(job, end, self._worker)])
+            self._background.put([(job, end)])
 
     def lost(self, run: LostRun) -> None:
         self.ended(run.job, run.end)
 
-    def _send(self, crashes: list[Crash]) -> None:
-        for one in crashes:
-            self._client.capture_event(event_of(one), scope=self._scope)  # type: ignore[arg-type]
+    def _send(self, crashes: list[tuple[Claimed, Ended]]) -> None:
+        for job, end in crashes:
+            self._client.capture_event(event_of(job, end, self._worker), scope=self._scope)  # type: ignore[arg-type]
 
     def close(self, within_s: float) -> None:
         self._background.close(within_s / 2)
         self._client.close(timeout=within_s / 2)
 
 
-def _size(crash: Crash) -> int:
-    return len(crash.end.output or "") + len(crash.end.stack or "") + len(crash.job.args or b"")
+def _size(crash: tuple[Claimed, Ended]) -> int:
+    job, end = crash
+    return len(end.output or "") + len(end.stack or "") + len(job.args or b"")
 
 
-def event_of(crash: Crash) -> dict[str, Any]:
-    job, end, worker = crash
+def event_of(job: Claimed, end: Ended, worker: str) -> dict[str, Any]:
     kind = "".join(word.title() for word in end.outcome.split("_"))
     exception = {"type": kind, "value": end.error, "mechanism": {"type": "outlive", "handled": False}}
     if frames := frames_of(end.stack):

@@ -37,9 +37,9 @@ class AttemptEvents:
             services.tallies.ended(job, end)
         if not services.leases.disowned(end.token):  # Otherwise its reaper does it.
             services.telemetry.ended(job, end)
-        services.sources.note(job.source, end)
+        services.outbox.sources.note(job.source, end)
         if completing:
-            services.completions.expect(end)
+            services.outbox.completions.expect(end)
         elif not services.progress.hold(end):
             services.outbox.put(end)
 
@@ -70,7 +70,7 @@ class AttemptEvents:
     def pending_bytes(self) -> int:
         """How much that jobs have sent is in memory and not written yet."""
         services = self._services
-        ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.completions.pending)
+        ends = (*services.outbox.unwritten, *services.progress.held_ends, *services.outbox.completions.pending)
         parts = (part for end in ends for part in (end.result, end.records, end.spawns))
         written_later = sum(len(part) for part in parts if part is not None)
         return written_later + services.calls.pending_bytes + services.progress.pending_bytes
@@ -79,8 +79,8 @@ class AttemptEvents:
         self._services.registration.app_imported(served, ready)
         self._services.wake.notify()
 
-    def trouble_changed(self, trouble: str | None) -> None:
-        self._services.heartbeat.report_trouble(trouble)
+    def trouble_changed(self) -> None:
+        self._services.heartbeat.hurry()
 
     def slot_freed(self) -> None:
         self._services.wake.set()

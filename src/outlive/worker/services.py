@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import psycopg
 
@@ -22,7 +22,7 @@ from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.attempts.renewal import Reconciliation, Renewal, TakingBack
+from outlive.worker.attempts.renewal import Renewal, TakingBack
 from outlive.worker.attempts.requests import Requests
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
@@ -30,14 +30,14 @@ from outlive.worker.claiming.claim_loop import ClaimLoop
 from outlive.worker.claiming.lane_finder import LaneFinder
 from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.ending import outbox as ends
-from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes
+from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
 from outlive.worker.fleet.leftovers import TICKING_LOOK_S, Leftovers
 from outlive.worker.fleet.liveness import Heartbeat, Liveness
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
-from outlive.worker.fleet.seat import Seat
+from outlive.worker.fleet.seat import RunOnce, Seat
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
@@ -49,7 +49,6 @@ from outlive.worker.wakeup import REQUESTS, Wakeup
 
 ASK_S = 0.5
 """Within which time a worker asks what an operator wants, by chance: all workers of a fleet hear of it at once."""
-RunOnce = Callable[[], Awaitable[None]]
 
 ALWAYS = 3
 """The connections that are not of the pool: for claims, for life, and for what watchers do."""
@@ -82,30 +81,27 @@ class Services:
         steps, firing, scraped = pool.share(db.CALLS, db.FIRINGS, db.METRICS)
         wake = self.wake = Wakeup()
         leases = self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
-        outbox = self.outbox = Outbox(me.id, slow, leases, wake)
-        self.sources = SourceOutcomes(hot)
+        outbox = self.outbox = Outbox(me.id, live, slow, leases, wake)
         self.progress = ProgressWriter(me.id, steps, outbox)
         self.end_lines = EndLines(me.id, live)
-        self.completions = Completions(me.id, live, outbox)
         self.reaper = Reaper(session, config, alerts, me.id)
         self.leftovers = Leftovers(session, wake, TICKING_LOOK_S)
         self.telemetry = self.reaper.telemetry = Telemetry(config, me.name, sentry)
-        self.tallies = Tallies(self.reaper.clocks) if config.metrics_listen else None
-        self.heartbeat = Heartbeat(
-            me.id, live, config.heartbeat_s, on_declared_dead=on_declared_dead, on_drain=on_drain,
-            on_reload=on_reload, on_set=self._set, reload_error=lambda: zygotes.reload_error,
-        )  # fmt: skip
+        self.tallies = Tallies(lambda: self.reaper.clocks.offset_s) if config.metrics_listen else None
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
         slots = self.slots = Slots(config, me.slots, zygotes, leases, AttemptEvents(self))
+        self.heartbeat = Heartbeat(
+            me.id, live, config.heartbeat_s, slots, on_declared_dead=on_declared_dead, on_drain=on_drain,
+            on_reload=on_reload, on_set=self._set,
+        )  # fmt: skip
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
         finder, bounds = LaneFinder(hot, wake, slots), bounds or Bounds()
         self.lanes = finder.lanes
         self.suspects = Suspects(me.id, hot, live, slots, finder, wake, bounds)
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.claims = ClaimLoop(
-            me.id, hot, slots=slots, outbox=outbox, sources=self.sources, finder=finder, suspects=self.suspects,
-            reconciliation=Reconciliation(me.id, hot, slots=slots, outbox=outbox), waits=self.waits,
+            me.id, hot, slots=slots, outbox=outbox, finder=finder, suspects=self.suspects, waits=self.waits,
             wake=wake, tallies=self.tallies, bounds=bounds,
         )  # fmt: skip
         self.calls = JobCalls(asked, self.waits, self.progress, leases)
@@ -146,7 +142,7 @@ class Services:
             ("steps", self.progress.run_steps_once),
             ("locked steps", self.progress.run_locked_once),
             ("parked", self.waits.run_once),
-            ("completion", self.completions.run_once),
+            ("completion", self.outbox.completions.run_once),
             ("registration", self.registration.run_once),
             ("idle", self._close_idle_once),
         ]
@@ -202,12 +198,12 @@ class Services:
     def drain(self) -> None:
         """Claim nothing more, and let jobs end."""
         self.slots.close()
-        self.heartbeat.drain()
+        self.heartbeat.hurry()
 
     def stop_jobs(self) -> None:
         """Claim nothing more, and tell jobs to stop."""
         self.slots.stop_jobs()
-        self.heartbeat.drain()
+        self.heartbeat.hurry()
         self.wake.set()
 
     def has_work_left(self) -> bool:
@@ -222,10 +218,7 @@ class Services:
         return sum(session.round_trips.total() for session in self.sessions)
 
     async def say_goodbye(self, left: list[Ended]) -> None:
-        await say_goodbye(
-            self.me.id, self._hot, left, outbox=self.outbox, progress=self.progress, completions=self.completions,
-            sources=self.sources,
-        )  # fmt: skip
+        await say_goodbye(self.me.id, self._hot, left, self.outbox, self.progress)
         with contextlib.suppress(psycopg.Error):  # All is written, and these lines can do without an answer.
             await self.end_lines.ask(self._hot)
 

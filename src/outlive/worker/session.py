@@ -296,9 +296,7 @@ def _one_line(error: psycopg.Error) -> str:
     return " ".join(str(error).split())
 
 
-@functools.cache
-def _outage_of(url: str) -> Outage:
-    return Outage(url)
+_outage_of = functools.cache(Outage)
 
 
 class Silence:

@@ -170,7 +170,7 @@ class Supervisor:
 
     def _announce(self, services: Services, *, tasks: int) -> None:
         self._vitals.started = True
-        self._systemd.ready()
+        self._systemd.notify("READY=1")
         counts = counted(services.me.slots, "slot"), counted(tasks, "task")
         _log.info("Worker %s started: %s, %s, %s", self.id, services.me.name, *counts)
         if not tasks:
@@ -256,7 +256,7 @@ class Supervisor:
         self._stop.request((self._services.config if self._services else self._command).grace_s)
         self._stopping.set()
         self._vitals.stopping = True
-        self._systemd.stopping()
+        self._systemd.notify("STOPPING=1")
         if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
             self._services.stop_jobs()
 

@@ -28,7 +28,8 @@ from outlive.worker.wakeup import Wakeup
 from outlive_lab.bench import jobs
 
 TASKS = [jobs.warm.name, jobs.fresh.name]
-SLOTS = SimpleNamespace(tasks=dict.fromkeys(TASKS), queues=None)
+ZYGOTES = SimpleNamespace(reload_error=None)
+SLOTS = SimpleNamespace(tasks=dict.fromkeys(TASKS), queues=None, closed=False, trouble=None, zygotes=ZYGOTES)
 STARTING = 8
 """How many start at the same time. More of them would take so long that others declare some dead meanwhile."""
 
@@ -40,8 +41,8 @@ async def idle(url: str, number: int, starting: asyncio.Semaphore) -> None:
     reaper = Reaper(session, config, Alerts(), me.id)
     seat = Seat(me.id, hot, reaper, slots=cast(Slots, SLOTS), wake=wake, on_declared_dead=_ended)
     heartbeat = Heartbeat(
-        me.id, live, config.heartbeat_s, on_declared_dead=_ended, on_drain=_ended, on_reload=_ended,
-        on_set=lambda *_: None, reload_error=lambda: None,
+        me.id, live, config.heartbeat_s, cast(Slots, SLOTS), on_declared_dead=_ended, on_drain=_ended,
+        on_reload=_ended, on_set=lambda *_: None,
     )  # fmt: skip
     async with starting:
         await session.run(me.registering(config))

@@ -32,7 +32,7 @@ from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import LaneFinder, Sleep
 from outlive.worker.claiming.room import NOTHING, Offer, offered
 from outlive.worker.claiming.suspects import Suspects
-from outlive.worker.ending.outbox import Outbox, SourceOutcomes
+from outlive.worker.ending.outbox import Outbox
 from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
@@ -52,8 +52,6 @@ class ClaimLoop:
         *,
         slots: Slots,
         outbox: Outbox,
-        reconciliation: Reconciliation,
-        sources: SourceOutcomes,
         finder: LaneFinder,
         suspects: Suspects,
         waits: Waits,
@@ -62,8 +60,9 @@ class ClaimLoop:
         bounds: Bounds,
     ) -> None:
         self._worker, self._session, self._slots, self._outbox = worker, session, slots, outbox
-        self._reconciliation, self._sources, self._finder, self._suspects = reconciliation, sources, finder, suspects
-        self._waits, self._wake, self._tallies, self._bounds = waits, wake, tallies, bounds
+        self._finder, self._suspects, self._waits = finder, suspects, waits
+        self._reconciliation = Reconciliation(worker, session, slots=slots, outbox=outbox)
+        self._wake, self._tallies, self._bounds = wake, tallies, bounds
         self._sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
         self.turned_at = time.monotonic()
 
@@ -77,7 +76,7 @@ class ClaimLoop:
         try:
             recovered = await self._reconciliation.run_if_due()
             await self._begin(recovered, begun=False)
-            await self._sources.write_if_due()
+            await self._outbox.sources.write_if_due(self._session)
             await self._finder.search_if_due()
             offer = self._offer()
             if (claim := self._due(offer)) is None:

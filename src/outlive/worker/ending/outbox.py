@@ -62,10 +62,11 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Outbox:
-    def __init__(self, worker: UUID, sessions: Share, leases: Leases, wake: Wakeup) -> None:
+    def __init__(self, worker: UUID, session: Session, slow: Share, leases: Leases, wake: Wakeup) -> None:
         self._worker, self.leases, self._wake = worker, leases, wake
         self.waiting: list[Ended] = []
-        self.slow = SlowEnds(worker, sessions, leases, self.put)
+        self.slow = SlowEnds(worker, slow, leases, self.put)
+        self.completions, self.sources = Completions(worker, session, self), SourceOutcomes()
         self._careful_until = 0.0
 
     def put(self, end: Ended) -> None:
@@ -287,8 +288,7 @@ def unless_completed(end: Ended) -> Ended:
 class SourceOutcomes:
     """How calls of sources went, until the sources' breakers and rates have counted them."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._outcomes: list[tuple[str, int | None, bool | None]] = []
         self._not_before = 0.0
 
@@ -296,14 +296,14 @@ class SourceOutcomes:
         if source and end.source_ok is not None:
             self._outcomes.append((source, end.token, end.source_ok))
 
-    async def write_if_due(self) -> None:
+    async def write_if_due(self, session: Session) -> None:
         if self._outcomes and time.monotonic() > self._not_before:
-            await self.write()
+            await self.write(session)
 
-    async def write(self) -> None:
+    async def write(self, session: Session) -> None:
         """Count what can be counted now. Outcomes of locked sources stay, at most the newest 10,000."""
         written = list(self._outcomes)
-        uncounted = await self._session.run(store.count_outcomes(written, patient=False))
+        uncounted = await session.run(store.count_outcomes(written, patient=False))
         left = [written[n - 1] for n in uncounted] + self._outcomes[len(written) :]
         self._outcomes = left[-MAX_OUTCOMES:]
         self._not_before = time.monotonic() + (OUTCOMES_AGAIN_S if uncounted else 0.0)

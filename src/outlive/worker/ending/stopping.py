@@ -19,7 +19,7 @@ from outlive import store
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.attempts.progress import ProgressWriter
-from outlive.worker.ending.outbox import Completions, Outbox, SourceOutcomes, unless_completed, write_end
+from outlive.worker.ending.outbox import Outbox, unless_completed, write_end
 from outlive.worker.loops import RETRY_S
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.session import Session
@@ -130,19 +130,12 @@ async def _cut_off(tasks: Sequence[asyncio.Task[None]], services: Services, *, a
 
 
 async def say_goodbye(
-    worker: UUID,
-    session: Session,
-    left: list[Ended],
-    *,
-    outbox: Outbox,
-    progress: ProgressWriter,
-    completions: Completions,
-    sources: SourceOutcomes,
+    worker: UUID, session: Session, left: list[Ended], outbox: Outbox, progress: ProgressWriter
 ) -> None:
     """The last statements of a worker: write every end, and give back its jobs. `session` waits for no lock."""
     await progress.write_last()
-    await sources.write()
-    ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
+    await outbox.sources.write(session)
+    ends = [*outbox.waiting, *map(unless_completed, outbox.completions.pending), *left]
     for end in outbox.slow.pending.values():
         with contextlib.suppress(psycopg.Error):  # Nothing is written, and the job runs again.
             if (failure := await write_end(session, worker, end, outbox.leases)) is not None:

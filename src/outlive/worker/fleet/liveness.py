@@ -21,6 +21,7 @@ import psycopg
 from outlive import db, embedded, store
 from outlive.worker.limits import memory
 from outlive.worker.loops import wait
+from outlive.worker.processes.slots import Slots
 from outlive.worker.session import Session
 
 BEHIND_A_POOLER = (
@@ -114,48 +115,38 @@ class Heartbeat:
         worker: UUID,
         session: Session,
         every_s: float,
+        slots: Slots,
         *,
         on_declared_dead: Then,
         on_drain: Then,
         on_reload: Then,
         on_set: Callable[[int, tuple[str, ...] | None], None],
-        reload_error: Callable[[], str | None],
     ) -> None:
-        self._worker, self._session, self._every_s = worker, session, every_s
-        self._on_declared_dead, self._on_drain, self._on_reload = on_declared_dead, on_drain, on_reload
-        self._on_set, self._reload_error = on_set, reload_error
+        self._worker, self._session, self._every_s, self._slots = worker, session, every_s, slots
+        self._on_declared_dead, self._on_drain = on_declared_dead, on_drain
+        self._on_reload, self._on_set = on_reload, on_set
         self.reload_requested_at: datetime | None = None
         """When an operator last asked for a reload."""
         self._reloaded: datetime | None = None
-        self._draining = False
-        self._trouble: str | None = None
         self._due = asyncio.Event()
-        self.hurry = self._due.set  # The next heartbeat is sent at once.
+        self.hurry = self._due.set  # The next heartbeat is sent at once: a SIGKILL may follow a SIGTERM.
         self._memory_bytes: int | None = None
         self._measure_again = 0.0
-
-    def drain(self) -> None:
-        """At once: a SIGKILL may follow the SIGTERM."""
-        self._draining = True
-        self._due.set()
 
     def answer_reload(self, requested_at: datetime | None) -> None:
         """The app was imported again, or could not be, after this request of an operator, or a signal."""
         self._reloaded = requested_at
         self._due.set()
 
-    def report_trouble(self, trouble: str | None) -> None:
-        self._trouble = trouble
-        self._due.set()
-
     async def beat(self) -> None:
-        state = "draining" if self._draining else "active"
-        report = self._trouble, self._memory_bytes, self._reloaded, self._reload_error()
+        slots = self._slots
+        state = "draining" if slots.closed else "active"
+        report = slots.trouble, self._memory_bytes, self._reloaded, slots.zygotes.reload_error
         if not (answer := await self._session.run(store.heartbeat(self._worker, state, *report))):
             self._on_declared_dead()
             return
         (wanted,) = answer
-        if wanted.drain and not self._draining:
+        if wanted.drain and not slots.closed:
             self._on_drain()
         if wanted.reload_requested_at not in (None, self.reload_requested_at):
             self.reload_requested_at = wanted.reload_requested_at

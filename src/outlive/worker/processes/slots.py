@@ -137,7 +137,7 @@ class Slots:
         else:
             _log.info("this worker can begin jobs again")
         self.trouble = trouble
-        self.report.trouble_changed(trouble)
+        self.report.trouble_changed()
 
     # From the claim to the child
 

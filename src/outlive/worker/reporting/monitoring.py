@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
+from typing import Literal
 
 from outlive import db
 from outlive.config import Config
@@ -222,11 +223,8 @@ class Systemd:
         self._owed: tuple[str, ...] = ()
         """What could not be sent, and must be: it goes with the next lines."""
 
-    def ready(self) -> None:
-        self._send("READY=1", f"STATUS={self._vitals.status()}")
-
-    def stopping(self) -> None:
-        self._send("STOPPING=1", f"STATUS={self._vitals.status()}")
+    def notify(self, state: Literal["READY=1", "STOPPING=1"]) -> None:
+        self._send(state, f"STATUS={self._vitals.status()}")
 
     async def run_once(self) -> None:
         """Notify that this process is alive, twice as often as systemd requires. Without that, systemd kills it."""
