@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -21,7 +21,6 @@ from outlive import references, wire
 from outlive.annotations import Form, encode_simple, form_of, from_json, namespace
 from outlive.errors import BadArguments
 from outlive.policy import Parameter
-from outlive.references import Template
 
 POSITIONAL = "*"  # The key for positional arguments beside keyword ones; no parameter of a function can have this name.
 RESULT = "the result"
@@ -49,13 +48,6 @@ class _Made(msgspec.Struct, frozen=True):
     closely: bool  # This and the next as in the forms: whether any of them is so.
     closed: bool
     names: int  # How many names the function's module had, if one in the annotations was missing: it may come later.
-
-
-class Packed(msgspec.Struct, frozen=True):
-    """Arguments as JSON, and the jobs to whose results they refer beyond those that the job waits for anyway."""
-
-    data: bytes
-    results_of: Sequence[UUID] = ()
 
 
 class Codec:
@@ -127,13 +119,11 @@ class Codec:
             default=default if 0 < len(default) <= SHOWN_CHARS else None,
         )
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON, by name where possible. A job gets what was given, or nothing is enqueued."""
-        return self.pack_with_results(args, kwargs, None).data
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], needed: list[UUID] | None = None) -> bytes:
+        """The arguments as JSON, by name where possible. A job gets what was given, or nothing is enqueued.
 
-    def pack_with_results(self, args: tuple[Any, ...], kwargs: dict[str, Any], after: Sequence[UUID] | None) -> Packed:
-        """The same for a job that waits for these. Its arguments may refer to results, of these and of other jobs; with
-        None they may not."""
+        With the jobs that it waits for they may refer to results: jobs that are missing in the list are added to it.
+        """
         made = self._made
         if made is None or made.names:
             made = self.make()
@@ -147,35 +137,34 @@ class Codec:
                 else:
                     same = decoded == bound
                 if same and wire.NUL not in data:
-                    return Packed(data)
+                    return data
             except Exception:
                 pass  # Encoding the arguments one by one finds what is wrong, if anything is.
         try:
-            if after is not None and references.within([*bound.values()]):
-                needed = [*after]
-                data = self._pack_references(bound, references.places(needed))
-                return Packed(data, needed[len(after) :])
+            if needed is not None and references.within([*bound.values()]):
+                return self._pack_references(bound, references.places(needed))
             positional, named = self._each(Form.encode, bound)
         except wire.NotJson as error:
             raise BadArguments(f"{self._task} can't be enqueued: {error}") from None
         raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in self._checked(named).items()}
         if positional:
             raw[POSITIONAL] = [*map(msgspec.Raw, positional)]
-        return Packed(encode_simple(raw if named else raw.get(POSITIONAL, {})))
+        return encode_simple(raw if named else raw.get(POSITIONAL, {}))
 
     def _pack_references(self, bound: Mapping[str, Any], place: Callable[[UUID], int]) -> bytes:
         """The same for arguments some of which refer to results. Type checkers have compared these; the job does."""
 
-        def encode(form: Form, value: Any, path: str) -> Template | msgspec.Raw:
+        def encode(form: Form, value: Any, path: str) -> object:
+            """JSON, or a template."""
             if references.within(value):
-                return Template(references.template(value, path, place))
+                return references.template(value, path, place)
             return msgspec.Raw(form.encode(value, path))
 
         positional, named = self._each(encode, bound)
-        raw = {name: one for name, one in self._checked(named).items() if not isinstance(one, Template)}
-        templates = {name: one.data for name, one in named.items() if isinstance(one, Template)}
+        raw = {name: one for name, one in self._checked(named).items() if isinstance(one, msgspec.Raw)}
+        templates = {name: one for name, one in named.items() if name not in raw}
         if positional:
-            templates[POSITIONAL] = [one.data if isinstance(one, Template) else {"is": one} for one in positional]
+            templates[POSITIONAL] = [{"is": one} if isinstance(one, msgspec.Raw) else one for one in positional]
         return encode_simple({**raw, references.RESULTS: templates})
 
     def _checked(self, named: dict[str, T]) -> dict[str, T]:

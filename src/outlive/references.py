@@ -11,7 +11,7 @@ list, and an object under `of`, hold more templates, and `is` a plain value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -36,12 +36,6 @@ class Reference:
 
     def __repr__(self) -> str:
         return f"result_of(<job {self.job}>)"
-
-
-class Template(NamedTuple):
-    """What is stored of a value that refers to results."""
-
-    data: object
 
 
 def within(value: object, level: int = 0) -> bool:

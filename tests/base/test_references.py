@@ -31,10 +31,10 @@ def rest(first: int, /, *more: Any, **named: Any) -> None: ...
 def given(function: Any, args: tuple[Any, ...], results: list[bytes | None], **kwargs: Any) -> tuple[Any, Any]:
     """What a job gets whose arguments refer to these results."""
     codec = Codec("m.f", function)
-    packed = codec.pack_with_results(args, kwargs, [FIRST])
-    assert MARK in packed.data
-    assert 1 + len(packed.results_of) == len(results)
-    return codec.unpack(filled(packed.data, results)[0])
+    packed = codec.pack(args, kwargs, needed := [FIRST])
+    assert MARK in packed
+    assert len(needed) == len(results)
+    return codec.unpack(filled(packed, results)[0])
 
 
 def test_a_reference_becomes_the_result_as_annotated_beside_other_arguments():
@@ -57,16 +57,16 @@ def test_references_stand_among_positional_and_unnamed_arguments():
 
 
 def test_each_job_has_one_place_whatever_the_number_of_references():
-    after = [FIRST, FIRST]
+    needed = [FIRST, FIRST]
     args = ([Reference(SECOND), Reference(FIRST), Reference(SECOND)],)
-    packed = Codec("m.f", several).pack_with_results(args, {}, after)
-    assert (after, packed.results_of) == ([FIRST, FIRST], [SECOND])
-    assert wire.decode(packed.data) == {"$results": {"pages": [2, 0, 2]}}
+    packed = Codec("m.f", several).pack(args, {}, needed)
+    assert needed == [FIRST, FIRST, SECOND]
+    assert wire.decode(packed) == {"$results": {"pages": [2, 0, 2]}}
 
 
 def test_arguments_without_references_are_what_they_look_like():
     odd = {"$results": {"x": 0}, "of": {"$results": 1}}
-    packed = Codec("m.f", rest).pack_with_results((1, odd), {}, [FIRST]).data
+    packed = Codec("m.f", rest).pack((1, odd), {}, [FIRST])
     assert filled(packed, [b"2"])[0] == packed
     assert Codec("m.f", rest).unpack(packed) == ([1, odd], {})
 
@@ -74,12 +74,12 @@ def test_arguments_without_references_are_what_they_look_like():
 @pytest.mark.parametrize("args", [(Page("u", Reference(FIRST)),), ({Reference(FIRST)},), ([Reference(FIRST), {1}],)])  # type: ignore[arg-type]
 def test_a_reference_elsewhere_or_beside_what_json_does_not_have_is_refused(args):
     with pytest.raises(BadArguments, match=r"m\.f can't be enqueued: argument pages?"):
-        Codec("m.f", several).pack_with_results(args, {}, [])
+        Codec("m.f", several).pack(args, {}, [])
 
 
 def test_a_name_that_outlive_uses_itself_is_refused():
     with pytest.raises(BadArguments, match=r"no argument can be named \$results"):
-        Codec("m.f", rest).pack_with_results((1,), {"$results": {"y": 0}}, [])
+        Codec("m.f", rest).pack((1,), {"$results": {"y": 0}}, [])
 
 
 @pytest.mark.parametrize("template", ["1", "-1", "true", "null", '"x"', '{"of": 3}', "[[5]]"])

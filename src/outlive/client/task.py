@@ -97,10 +97,10 @@ class Task(Generic[P, C, R]):
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundJob[R]:
         id = self._options.get("id") or new_job_id()
         after: Any = self._options.get("after", ())  # `using` has made ids of them.
-        packed = self.codec.pack_with_results(args, kwargs, after)
-        request = JobRequest(id=id, task=self.name, args=packed.data, **self._fields)
+        needed: list[UUID] = [*after]
+        request = JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs, needed), **self._fields)
         bound: BoundJob[R] = BoundJob(self.app, request)
-        return waiting_for(packed.results_of, bound) if packed.results_of else bound
+        return waiting_for(more, bound) if (more := needed[len(after) :]) else bound
 
 
 def _fields(policy: Policy, given: JobOptions) -> dict[str, Any]:
