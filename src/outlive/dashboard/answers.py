@@ -137,12 +137,7 @@ class Course:
 class Answers:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.job_counts = KeptAnswer(database, store.count_jobs())
-        self.queues = KeptAnswer(database, store.list_queues())
-        self.queue_rates = KeptAnswer(database, store.queues_with_rates())
-        self.tasks = KeptAnswer(database, store.list_tasks(limit=MOST_TASKS))
-        self.lanes = KeptAnswer(database, store.list_lanes(limit=MOST_LANES))
-        self.unserved_lanes = KeptAnswer(database, store.unserved_lanes())
+        self._kept: dict[str, KeptAnswer[Any]] = {}
         self.courses = {name: Course(database, span) for name, span in SPANS.items()}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
         self._noting: asyncio.Task[None] | None = None
@@ -156,21 +151,26 @@ class Answers:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        for kept in (self.job_counts, self.queues, self.queue_rates, self.tasks, self.lanes, self.unserved_lanes):
+        for kept in self._kept.values():
             await kept.stop()
+
+    async def ask(self, statement: Statement[T]) -> T:
+        """The answer to a statement that is always asked with the same parameters: a new one, or one that was kept."""
+        kept: KeptAnswer[T] = self._kept.setdefault(statement.name, KeptAnswer(self._database, statement))
+        return await kept.get()
 
     async def _note_depths(self) -> None:
         while True:
             try:
                 await self.note_depth()
-                await self.job_counts.get()
+                await self.ask(store.count_jobs())
                 await self.courses["hour"].refresh()
             except OutliveError as error:
                 _log.debug("the number of waiting jobs can't be read: %s", error)
             await asyncio.sleep(DEPTH_S)
 
     async def note_depth(self) -> None:
-        rows = await self.queues.get()
+        rows = await self.ask(store.list_queues())
         now = datetime.fromtimestamp(await self._database.run(store.clock()), UTC)
         ready, waiting, running = (int(sum(row[key] for row in rows)) for key in ("ready", "waiting", "running"))
         rough = any(row["ready_estimated"] for row in rows)

@@ -59,7 +59,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         row["text"] = max(row["error"].split("…"), key=len).strip()
     rows = await run(store.list_jobs(ids, wanted.states)) if ids and sort != "errors" else []
     given = {key: visit.get(key) for key in FIELDS}
-    by_state, rough = tally(await site.answers.job_counts.get())
+    by_state, rough = tally(await site.answers.ask(store.count_jobs()))
     verbs = [verb for verb in VERBS.values() if set(wanted.states) <= set(verb.takes)]
     return {
         "title": "Jobs",
@@ -103,7 +103,7 @@ async def _count(site: Site, wanted: JobFilter, found: Found, *, first: bool) ->
     if first and found.next is None:
         return Count(len(found.ids))
     if wanted.by_lane:
-        return selection.count_in(await site.answers.job_counts.get(), wanted)
+        return selection.count_in(await site.answers.ask(store.count_jobs()), wanted)
     if wanted.text is not None or len(found.ids) < PAGE:
         return None
     return await site.database.do(selection.count(wanted, patience_s=COUNT_S))

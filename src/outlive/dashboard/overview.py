@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from outlive import store
 from outlive.dashboard import charts
-from outlive.dashboard.answers import SPANS, Answers, Course
+from outlive.dashboard.answers import MOST_LANES, SPANS, Answers, Course
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
 from outlive.humanize import number
@@ -46,13 +46,13 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     await course.refresh()
     if not site.answers.depths:
         await site.answers.note_depth()
-    counts = await site.answers.job_counts.get()
+    counts = await site.answers.ask(store.count_jobs())
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
     stuck = await run(store.list_stuck(limit=FEW))
-    lanes = await site.answers.lanes.get()
-    unserved = await site.answers.unserved_lanes.get()
-    queues = await site.answers.queues.get()
+    lanes = await site.answers.ask(store.list_lanes(limit=MOST_LANES))
+    unserved = await site.answers.ask(store.unserved_lanes())
+    queues = await site.answers.ask(store.list_queues())
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
     by_state, rough = tally(counts)
