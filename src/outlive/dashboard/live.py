@@ -29,10 +29,6 @@ _log = logging.getLogger("outlive.dashboard")
 Render = Callable[[Visit], Awaitable[Mapping[str, str]]]
 
 
-class Full(Exception):
-    """As many pages are open as one dashboard serves."""
-
-
 class Watched:
     """One page that is open somewhere: its newest fragments, or why it can't be looked at."""
 
@@ -85,9 +81,8 @@ class Live:
         finally:
             self._leave(visit, watched)
 
-    def check_room(self, visit: Visit) -> None:
-        if self.streams >= MAX_STREAMS or (visit not in self._watched and len(self._watched) >= MAX_WATCHED):
-            raise Full
+    def has_room(self, visit: Visit) -> bool:
+        return self.streams < MAX_STREAMS and (visit in self._watched or len(self._watched) < MAX_WATCHED)
 
     def _join(self, visit: Visit) -> Watched:
         watched = self._watched.get(visit)

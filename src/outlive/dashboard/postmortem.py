@@ -69,15 +69,14 @@ def pretty(data: bytes | None, most: int) -> tuple[str, int]:
     return (words if len(words) <= most else words[:most] + "…"), len(data)
 
 
-def course(memory: MemoryCourse) -> str:
-    """How the memory of an attempt changed, in words."""
+def memory_chart(memory: MemoryCourse | None) -> Markup | None:
+    """How the memory of an attempt changed."""
+    if memory is None:
+        return None
     most = max(memory.used_bytes)
     limit = "" if memory.limit_bytes is None else f" of {size(memory.limit_bytes)} that it may use"
-    return f"Memory: {size(most)}{limit} after {duration(memory.at_s[memory.used_bytes.index(most)])}"
-
-
-def memory_chart(memory: MemoryCourse | None) -> Markup | None:
-    return None if memory is None else charts.memory(memory, about=course(memory))
+    after = duration(memory.at_s[memory.used_bytes.index(most)])
+    return charts.memory(memory, about=f"Memory: {size(most)}{limit} after {after}")
 
 
 def shown(attempt: Attempt) -> dict[str, Any]:

@@ -66,33 +66,6 @@ def size(value: int | None) -> str:
     return "" if value is None else humanize.size(value)
 
 
-def environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters.update(
-        when=when,
-        line=line,
-        text=text,
-        state=state,
-        seconds=seconds,
-        size=size,
-        number=humanize.number,
-        rate=humanize.rate,
-        figure=humanize.figure,
-        short_id=humanize.short_id,
-        tail=humanize.tail,
-    )
-    made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State), command=program.command)
-    # Blocks are also rendered alone, so they can't import the macros themselves.
-    made.globals["m"] = made.get_template("macros.html").module
-    return made
-
-
 def _stamp() -> str:
     """Changes when a static file changes, so that browsers may keep these files for ever."""
     files = sorted(path for path in STATIC.iterdir() if path.is_file())
@@ -116,7 +89,18 @@ class Links:
 
 class Templates:
     def __init__(self) -> None:
-        self._environment = environment()
+        made = self._environment = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        made.filters |= {one.__name__: one for one in (when, line, text, state, seconds, size)}
+        made.filters |= {name: getattr(humanize, name) for name in ("number", "rate", "figure", "short_id", "tail")}
+        made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State), command=program.command)
+        # Blocks are also rendered alone, so they can't import the macros themselves.
+        made.globals["m"] = made.get_template("macros.html").module
 
     def page(self, name: str, found: Mapping[str, Any]) -> str:
         return self._environment.get_template(name).render(found)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -25,7 +26,7 @@ from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
 from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
-from outlive.dashboard.live import Full, Live
+from outlive.dashboard.live import Live
 from outlive.dashboard.pages import PAGES
 from outlive.dashboard.people import PERSON, TROUBLE, Entrance, People, WrongToken, address_of, person_of
 from outlive.dashboard.probes import Probes
@@ -81,9 +82,9 @@ class Site:
         for page in PAGES:
             if page.look is actions.confirm:
                 self._question = page
-            routes.append(Route(page.path, self._page(page), methods=["GET"]))
+            routes.append(Route(page.path, partial(self._show, page), methods=["GET"]))
             if page.live:
-                routes.append(Route(f"/live{page.path}".rstrip("/"), self._stream(page), methods=["GET"]))
+                routes.append(Route(f"/live{page.path}".rstrip("/"), partial(self._stream, page), methods=["GET"]))
         answers = {
             OutliveError: self._failed,
             Refused: self._failed,
@@ -131,33 +132,25 @@ class Site:
 
     # Pages
 
-    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
-        async def show(request: Request) -> Response:
-            if refused := await self._unknown(request):
-                return refused
-            visit = self._visit(request, page)
-            found = await self._found(visit)
-            query = f"?{request.url.query}" if request.url.query else ""
-            live = f"{visit.links.root}/live{_below(request)}{query}" if page.live and not found.get("still") else None
-            return self._html(request, page.template, {**found, "live": live}, found.get("status", 200))
+    async def _show(self, page: Page, request: Request) -> Response:
+        if refused := await self._unknown(request):
+            return refused
+        visit = self._visit(request, page)
+        found = await self._found(visit)
+        query = f"?{request.url.query}" if request.url.query else ""
+        live = f"{visit.links.root}/live{_below(request)}{query}" if page.live and not found.get("still") else None
+        return self._html(request, page.template, {**found, "live": live}, found.get("status", 200))
 
-        return show
-
-    def _stream(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
-        async def send(request: Request) -> Response:
-            person = person_of(request)
-            if person is None:
-                return PlainTextResponse("log in first", 401)
-            visit = self._visit(request, page)
-            try:
-                self.live.check_room(visit)
-            except Full:
-                return PlainTextResponse("too many pages are open", 503)
-            headers = {"x-accel-buffering": "no"}
-            events = self.while_allowed(request, person.role, self.live.stream(visit))
-            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-
-        return send
+    async def _stream(self, page: Page, request: Request) -> Response:
+        person = person_of(request)
+        if person is None:
+            return PlainTextResponse("log in first", 401)
+        visit = self._visit(request, page)
+        if not self.live.has_room(visit):
+            return PlainTextResponse("too many pages are open", 503)
+        headers = {"x-accel-buffering": "no"}
+        events = self.while_allowed(request, person.role, self.live.stream(visit))
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def while_allowed(
         self, request: HTTPConnection, role: Role, events: AsyncGenerator[bytes, None]
