@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import UNSET
 
 import outlive
 from outlive import foreign_options
@@ -318,7 +319,7 @@ def test_a_time_out_or_a_death_of_the_process_is_retried_only_where_the_task_say
         ({}, ("fail", 1)),
         ({"acks_late": False, "reject_on_worker_lost": True}, ("fail", 1)),
         ({"acks_late": True}, ("retry", 1)),
-        ({"acks_late": True, "reject_on_worker_lost": True}, ("retry", None)),
+        ({"acks_late": True, "reject_on_worker_lost": True}, ("retry", UNSET)),
         ({"on_worker_death": "retry", "max_crashes": 2}, ("retry", 2)),
     ],
 )
