@@ -41,43 +41,7 @@ _LOCK_WAIT_S = 0.5
 _PAUSES_S = (1, 2, 4, 8)
 _GIVE_UP_S = 600
 
-_RELATIONS = """
-select string_agg(format('outlive.%I', relname), ', ' order by
-  array_position(array['tasks', 'dedupe_keys', 'jobs', 'waiting', 'sleepers'], relname::text), relname)
-from pg_class where relnamespace = 'outlive'::regnamespace and relkind = 'r'
-"""
-_LONGEST_USER = """
-select format('%s (process %s of user %s)', coalesce(nullif(application_name, ''), 'a session'), pid, usename)
-  || coalesce(', for ' || round(extract(epoch from clock_timestamp() - xact_start)) || ' s', '')
-from pg_locks join pg_stat_activity using (pid)
-where granted and pid <> pg_backend_pid()
-  and database = (select oid from pg_database where datname = current_database())
-  and relation in (select oid from pg_class where relnamespace = 'outlive'::regnamespace)
-order by xact_start limit 1
-"""
-_RUNNING_WORKERS = """
-with held as (
-  select l.worker, min(k.pid) as pid from outlive.liveness l
-  join pg_locks k on l.key = (k.classid::bigint << 32 | k.objid::bigint)
-  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-    and k.database = (select oid from pg_database where datname = current_database())
-  group by 1),
-leased as (
-  select worker, max(lease_until)::timestamptz(0) as until from outlive.running where lease_until > now() group by 1),
-seen as (
-  select id as worker from outlive.workers
-  where state in ('active', 'stale', 'draining') and last_seen > now() - interval '1 minute')
-select format('%s on %s', k.name, k.hostname) || case
-  when seen.worker is not null then ''
-  when held.pid is not null then format(' (its heartbeat is late, but its session lives: process %s)', held.pid)
-  else format(' (its heartbeat is late, but it has leases until %s)', leased.until) end
-from outlive.workers k left join seen on seen.worker = k.id
-  left join held on held.worker = k.id left join leased on leased.worker = k.id
-where coalesce(seen.worker, held.worker, leased.worker) is not null
-order by 1
-"""
-_HAS_ROLES = "select from pg_namespace where nspname = 'outlive' and nspowner = to_regrole('outlive_owner')"
-"""Whether the roles own this database. They belong to the server: another database may have created them."""
+_ASK = {name: text.encode() for name, text in sql.load("migrating.sql").items()}
 _log = logging.getLogger("outlive.migrate")
 
 
@@ -154,7 +118,7 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         try:
             return _migrate(connection, roles=roles)
         except _InUse:
-            user = connection.execute(_LONGEST_USER).fetchone()
+            user = connection.execute(_ASK["longest_user"]).fetchone()
             by = str(user[0]) if user else "a transaction that has ended meanwhile"
         if monotonic() - began > _GIVE_UP_S:
             raise DatabaseBusy(
@@ -181,7 +145,7 @@ def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
                 _refuse_while_workers_run(connection, before)
         if text := script(before):
             connection.execute(text.encode())
-        if roles or (before < VERSION and connection.execute(_HAS_ROLES).fetchone() is not None):
+        if roles or (before < VERSION and connection.execute(_ASK["has_roles"]).fetchone() is not None):
             try:  # A later version may have more roles than the one that made the others.
                 connection.execute(sql.read("schema/roles.sql").encode())
             except psycopg.errors.InsufficientPrivilege:
@@ -196,7 +160,7 @@ def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
 def _lock_tables(connection: db.Connection) -> None:
     """Drop all views and lock all tables, in the order in which readers and an enqueue lock them, so that none of them
     waits for the other. (To lock a view is to lock the catalogs that it reads, which is not allowed.)"""
-    relations = connection.execute(_RELATIONS).fetchone()
+    relations = connection.execute(_ASK["relations"]).fetchone()
     assert relations
     wait_ms = round(_LOCK_WAIT_S * 1000)
     connection.execute(f"set local lock_timeout = 0; set local statement_timeout = {wait_ms}".encode())
@@ -209,12 +173,8 @@ def _lock_tables(connection: db.Connection) -> None:
 
 
 def _refuse_while_workers_run(connection: db.Connection, before: int) -> None:
-    """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written.
-
-    A worker runs if its heartbeat is new. One whose heartbeat is late runs if its session holds its lock, or as long as
-    it has a lease: it may be cut off from the database, and run its jobs until the lease ends.
-    """
-    if running := connection.execute(_RUNNING_WORKERS).fetchall():
+    """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written."""
+    if running := connection.execute(_ASK["running_workers"]).fetchall():
         raise SchemaMismatch(
             f"workers run that need schema version {before}: {', '.join(name for (name,) in running)}. Stop them, "
             f"their jobs go back to the queue. Then run `{program.migrate()}` again. A worker that was killed counts "
