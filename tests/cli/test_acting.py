@@ -65,15 +65,6 @@ def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli, queue):
         assert cli("cancel", "--all", "--yes", *words).out == said
 
 
-def test_a_text_is_found_in_the_oldest_of_many_jobs(cli, queue, monkeypatch):
-    monkeypatch.setattr("outlive.store.finding.LOOK", 5)
-    job = queue.make(args=b'["needle"]')
-    queue.make_many(30)
-    assert [row["id"] for row in cli("jobs", "--text", "needle", "--json").json] == [str(job)]
-    assert cli("cancel", "--all", "--yes", "--text", "needle").out == "1 job cancelled\n"
-    assert cli("retry", "--all", "--yes", "--text", "needle", "--state", "cancelled").out == "1 job retried\n"
-
-
 def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli, queue):
     queue.make_many(3000)
     queue.execute(

@@ -13,14 +13,6 @@ from psycopg.conninfo import make_conninfo
 from tests.driving.commands import PASSWORD, Cli, ended
 from tests.waiting import eventually
 
-COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo"
-
-
-def test_the_help_names_every_command():
-    ran = Cli(None)("--help")
-    assert ran.code == 0
-    assert [word for word in COMMANDS.split() if word not in ran.out] == []
-
 
 @pytest.mark.parametrize(
     "url", ["postgresql//me:{}@host/db", "host=h password='{}", "postgresql://me:p@{}@127.0.0.1:1/db"]
@@ -70,17 +62,6 @@ def test_a_pipe_that_closes_is_no_error(cli, queue):
     process.stderr.close()
 
 
-def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli, queue):
-    queue.make()
-    process = cli.process("jobs", "--watch", "--json")
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith('[{"id":')
-    assert process.stdout.readline().startswith('[{"id":')
-    process.send_signal(signal.SIGINT)
-    assert ended(process).err == ""
-    assert process.returncode == 0
-
-
 def test_ctrl_c_during_the_imports_prints_nothing():
     stop = "cli.load = lambda words: os.kill(os.getpid(), signal.SIGINT)"
     script = f"import os, signal; from outlive import cli; {stop}; cli.main()"
@@ -102,8 +83,3 @@ def test_without_a_url_the_embedded_server_is_used_and_made_ready():
         eventually(lambda: not (home / "server" / "socket").exists(), what="the server stops")
     finally:
         shutil.rmtree(home)
-
-
-def test_using_the_library_loads_nothing_of_the_command_line():
-    script = "import outlive, sys; outlive.App; sys.exit(bool({'typer', 'rich', 'outlive.cli'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -4,10 +4,9 @@ import re
 from datetime import datetime
 
 import msgspec
-import pytest
 
 from outlive import store
-from outlive.humanize import figure, innermost, rate
+from outlive.humanize import figure
 from outlive.model import Ended
 from outlive.protocol import KeptStep, Progress
 from outlive.states import Outcome
@@ -174,14 +173,6 @@ def test_an_active_worker_is_seen_now_and_a_dead_one_at_its_last_heartbeat(cli, 
     assert 13 <= float(lines["dead"][-3]) < 26
 
 
-@pytest.mark.parametrize(
-    ("per_s", "shown"),
-    [(0.0123, "<0.1"), (0.0, "0"), (0.123, "0.123"), (2.5, "2.5"), (99.96, "100"), (1312.4, "1,312")],
-)
-def test_a_rate_is_shown_without_an_exponent(per_s, shown):
-    assert rate(per_s) == shown
-
-
 def test_what_a_job_or_a_person_has_counted_is_shown_with_all_its_digits(cli, queue):
     queue.register_worker()
     claimed = queue.claim_job(queue.make())
@@ -205,32 +196,6 @@ def test_killers_come_with_their_evidence(cli, queue):
     assert (row["id"], row["signal"], row["crashes"]) == (str(job), "SIGSEGV", 3)
     assert row["peak_memory_bytes"] == 512_000_000
     assert "read_xref" in row["stack"]
-
-
-FATAL = """Fatal Python error: Segmentation fault
-
-Thread 0x1 (most recent call first):
-  File "pool.py", line 3 in wait
-
-Current thread 0x2 (most recent call first):
-  File "ctypes.py", line 9 in string_at
-  File "shop.py", line 7 in parse
-  File "serving.py", line 1 in serve
-  File "runpy.py", line 2 in _run_code
-"""
-RAISED = """Traceback (most recent call last):
-  File "serving.py", line 1, in serve
-  File "shop.py", line 7, in parse
-ValueError: no
-"""
-
-
-@pytest.mark.parametrize(("stack", "shown"), [(FATAL, "line 9 in string_at"), (RAISED, "line 7, in parse")])
-def test_of_a_stack_the_innermost_frames_are_shown(stack, shown):
-    frames = innermost(stack, 2)
-    assert shown in frames
-    assert "runpy" not in frames
-    assert "pool" not in frames
 
 
 def test_a_checkpoint_is_shown_without_progress_too(cli, queue):

@@ -79,12 +79,6 @@ def test_jobs_are_found_by_how_long_they_have_been_in_their_state(cli, queue):
     assert [queue.state_of(old), queue.count("waiting")] == ["cancelled", 1]
 
 
-def test_a_filter_takes_more_jobs_than_one_statement_does(cli, queue):
-    jobs = queue.make_many(1201)
-    assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 jobs cancelled\n"
-    assert {queue.state_of(job) for job in jobs[::100]} == {"cancelled"}
-
-
 def test_nothing_is_changed_by_a_filter_without_all(cli, queue):
     job = queue.make_finished(Outcome.FAILED)
     for words in (["retry"], ["retry", "--state", "failed"], ["retry", job, "--all"], ["retry", job, "--task", "x"]):

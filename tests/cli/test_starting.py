@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 
-from typer.main import get_command
-
 from outlive.cli import MODULES, load
 
 FOR_OTHERS = (
@@ -34,11 +32,6 @@ def test_a_command_imports_no_other_command_s_module():
     others = {f"outlive.cli.{module}" for module in MODULES.values()} - {"outlive.cli.queues"}
     assert "outlive.cli.queues" in loaded
     assert not {*others, "outlive.worker", "rich.live", "rich.progress"} & set(loaded)
-
-
-def test_a_command_is_built_without_the_others() -> None:
-    for name in MODULES:
-        assert set(get_command(load([name])).commands) == {name}  # type: ignore[attr-defined]
 
 
 def test_the_package_imports_its_modules_when_a_name_is_first_used():

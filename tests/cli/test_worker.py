@@ -121,15 +121,6 @@ def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(database
         job.result(timeout=20)
 
 
-def test_a_worker_serves_only_the_queues_it_is_told_to(database_url, start):
-    app = outlive.App(database_url)
-    task = app.task(faults.add.function)
-    elsewhere, here = task.using(queue="slow").enqueue(1, 1), task.using(queue="fast").enqueue(1, 2)
-    start(database_url, "worker", TARGET, "--slots", 1, "--queues", "fast")
-    assert here.result(timeout=20) == 3
-    assert elsewhere.status() is State.PENDING
-
-
 def test_a_worker_stops_when_no_job_is_left_that_can_run_now(database_url, start):
     app = outlive.App(database_url)
     task = app.task(faults.add.function)

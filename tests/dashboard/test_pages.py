@@ -61,13 +61,6 @@ def test_the_charts_show_the_last_hour_day_or_week(dashboard, queue, days, shown
         assert f"{deaths} attempts died in the last {span}" in words(dashboard.get(f"/?span={span}"))
 
 
-def test_the_jobs_of_a_state_are_listed(dashboard, queue):
-    failed, done = queue.make_finished(Outcome.FAILED), queue.make_finished()
-    page = dashboard.get("/jobs?state=failed").text
-    assert (str(failed) in page, str(done) in page) == (True, False)
-    assert "ValueError: no" in page
-
-
 def test_a_job_that_has_left_its_state_since_it_was_found_is_not_listed(dashboard, queue):
     """A search keeps what it has found for some seconds."""
     running = [queue.claim_job(queue.make()) for _ in range(2)]

@@ -55,7 +55,7 @@ def evidence(one: Attempt) -> tuple[Outcome, str | None]:
 def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(worker, queue, room):
     with site.serve(good=2) as served:
         poison = tasks.visit.using(memory="700MB", max_attempts=1, max_crashes=1)
-        waits_s = {"/hang": 6, "/crash": 60, "/leak": 60}
+        waits_s = {"/hang": 3, "/crash": 60, "/leak": 60}
         bad = {path: poison.using(timeout=s).enqueue(served.url + path, 0) for path, s in waits_s.items()}
         good = [tasks.visit.enqueue(f"{served.url}/page/{n}", 0) for n in range(2)]
         assert [job.result(timeout=90) for job in good] == ["Page 0", "Page 1"]

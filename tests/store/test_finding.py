@@ -358,16 +358,6 @@ def test_failed_jobs_are_grouped_by_the_first_line_of_their_error_without_its_nu
     assert len(queue.run(store.group_errors(jobs, limit=2))) == 2
 
 
-def test_ids_are_found_by_their_first_digits(queue):
-    job = queue.make()
-    digits = job.hex
-    assert queue.run(store.with_prefix("jobs", digits[:20])) == [job]
-    assert queue.run(store.with_prefix("jobs", digits)) == [job]
-    assert queue.run(store.with_prefix("jobs", "ffff")) == []
-    queue.make_many(9)
-    assert len(queue.run(store.with_prefix("jobs", digits[:2]))) == 4
-
-
 def test_a_listed_job_says_whether_an_active_worker_has_its_task(queue):
     job = queue.make(queue="slow")
 
