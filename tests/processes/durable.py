@@ -477,8 +477,7 @@ async def counts_beside(file: str) -> tuple[str, int]:
 
     async def go_on_and_on() -> None:
         while True:
-            await asyncio.sleep(0.001)
-            note(file, "on")
+            await asyncio.to_thread(note, file, "on")
 
     printing, going_on = asyncio.create_task(print_label(1, file)), asyncio.create_task(go_on_and_on())
     await asyncio.to_thread(Path(f"{file}.gate").read_text)
