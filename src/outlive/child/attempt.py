@@ -127,6 +127,11 @@ def _ended(this: _Attempt, returned: object, watchers: Watchers) -> Done:
     return done
 
 
+def _came_with_job(run: Run) -> tuple[bytes, list[bytes | None]] | None:
+    """What `_arguments` returns, if it has nothing to ask. A talk costs each fork a dozen pages."""
+    return None if run.args is None or references.MARK in run.args else (run.args, [])
+
+
 def _arguments(run: Run) -> Talk[tuple[bytes, list[bytes | None]]]:
     """The arguments of a job, which don't come with it if they are large, and the results that stand for some."""
     encoded = (yield from talks.arguments()) if run.args is None else run.args
@@ -139,7 +144,8 @@ async def _fetch(run: Run, channel: Channel) -> tuple[bytes, list[bytes | None]]
         if run.steps is None:
             kept = [(name, Raw(value or b"null"), given) for name, value, given in await channel.atalk(talks.steps())]
             run.steps = msgspec.json.encode(kept)
-        return await channel.atalk(_arguments(run))
+        came = _came_with_job(run)
+        return came if came is not None else await channel.atalk(_arguments(run))
     except errors.OutliveError as error:
         raise _NotFetched(error) from error
 
@@ -154,7 +160,7 @@ def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
     Signals that stop the job raise `Stopped` in here, and nowhere else."""
     task, channel = this.task, this.channel
     try:
-        encoded, inputs = channel.talk(_arguments(this.run))
+        encoded, inputs = _came_with_job(this.run) or channel.talk(_arguments(this.run))
     except errors.OutliveError as error:
         raise _NotFetched(error) from error
     with CopiesExit(channel.pid), stops.let_through:
