@@ -11,6 +11,7 @@ import pytest
 from outlive import ConfigError, State, celery, config
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
+from tests.integrations.test_celery import hopeless
 from tests.telemetry import observed
 from tests.waiting import eventually
 
@@ -112,7 +113,7 @@ def test_a_bound_task_of_celery_makes_one_event_when_no_retry_is_left(start, rec
     before = celery.app.configure(config.load(flags={"database_url": database_url}))
     try:
         worker = start(slots=1, target="tests.integrations.test_celery:app", sentry="true")
-        job = celery.app.tasks["tests.integrations.test_celery.hopeless"].enqueue()
+        job = hopeless.task.enqueue()
         eventually(lambda: job.status() is State.FAILED, within_s=30, what="no retry is left")
         assert worker.stop() == 0
     finally:
