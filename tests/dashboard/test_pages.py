@@ -150,6 +150,18 @@ def test_the_jobs_that_ran_the_longest_come_first_where_they_are_wanted(dashboar
     assert "3 jobs match" in shown
 
 
+def test_a_search_for_the_longest_jobs_of_a_worker_goes_on_by_itself(dashboard, queue, monkeypatch):
+    monkeypatch.setattr("outlive.dashboard.searches.AT_ONCE", 2)
+    monkeypatch.setattr("outlive.dashboard.searches.PATIENCE_S", 0.0)
+    queue.set_now()
+    jobs = [ran_in(queue, seconds) for seconds in (90.0, 1.0, 60.0)]
+    queue.execute("update outlive.attempts set worker_name = 'crawler-1'")
+    looks = [dashboard.get("/jobs?sort=longest&worker=crawler-1").text for _ in range(2)]
+    shown = [re.findall('title="([^"]+)">[^<]+</a>', look) for look in looks]
+    assert [len(set(shown[0])), shown[1]] == [2, [jobs[0], jobs[2], jobs[1]]]
+    assert ["and the search goes on" in look for look in looks] == [True, False]
+
+
 def test_the_list_of_running_jobs_begins_with_the_longest_of_all(dashboard, queue):
     queue.set_now()
     first, second = queue.make_many(2)

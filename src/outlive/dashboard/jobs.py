@@ -53,6 +53,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     if sort in ORDERS:
         sought, most = msgspec.structs.replace(wanted, states=orders[sort]), searches.MANY
     found = searches.NOTHING if wrong else await _find(site, sought, past, oldest=oldest, most=most)
+    searching = searches.goes_on(found, most)
     ids = await run(store.longest_jobs(found.ids, limit=PAGE)) if sort == "longest" else found.ids
     errors = await run(store.group_errors(found.ids, limit=PAGE)) if sort == "errors" else []
     for row in errors:
@@ -83,9 +84,9 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "past": past,
         "next": None if sort in ORDERS else found.next,
         "seen": found.seen,
-        "searching": searches.goes_on(found, most),
-        "stopped": found.next is not None and len(found.ids) < most and not searches.goes_on(found, most),
-        "count": None if wrong else await _count(site, sought, found, first=past is None),
+        "searching": searching,
+        "stopped": found.next is not None and len(found.ids) < most and not searching,
+        "count": None if wrong or searching else await _count(site, sought, found, first=past is None),
     }
 
 
@@ -149,7 +150,6 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def _value(site: Site, visit: Visit) -> str | None:
-    """The value of the step that the address names."""
     if (name := visit.get("step")) is None:
         return None
     found = await site.database.run(store.step(visit.id(), name))
