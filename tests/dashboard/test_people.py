@@ -139,7 +139,7 @@ def test_while_the_tokens_can_not_be_read_known_ones_hold_for_a_minute_and_few_r
         tried.append(statement.name)
         return await dashboard.site.database.run(statement)
 
-    tokens = People(run)
+    tokens = People(dashboard.site.access, run)
 
     def login() -> Person | None:
         return dashboard.run(tokens.find("hash", hash_of(token), fresh=True))
@@ -163,7 +163,7 @@ def test_files_and_the_probe_of_the_process_do_not_ask_who_a_request_comes_from(
     async def person(connection: HTTPConnection) -> Person | None:
         raise AssertionError("this may wait for the database")
 
-    monkeypatch.setattr(dashboard.site.entrance, "person", person)
+    monkeypatch.setattr(dashboard.site.people, "person", person)
     assert dashboard.get("/static/style.css").status_code == 200
     assert dashboard.get("/healthz").status_code == 200
     assert dashboard.get("/jobs").status_code == 500

@@ -107,7 +107,6 @@ class Access:
         return f"{body}.{self._signature('session', body)}"
 
     def key_in(self, connection: HTTPConnection) -> str | None:
-        """The key of a request's session, by its cookie."""
         value = connection.cookies.get(self.cookie, "")
         body, _, signature = value.rpartition(".")
         if len(value) > MAX_COOKIE or not hmac.compare_digest(

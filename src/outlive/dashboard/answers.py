@@ -56,7 +56,6 @@ class Depth(msgspec.Struct, frozen=True):
 
     at: datetime
     ready: int
-    waiting: int
     running: int
     ready_estimated: bool
 
@@ -115,7 +114,6 @@ class Course:
         return sorted(self.ends)[-self.span.steps :]
 
     async def refresh(self) -> None:
-        """Read what has ended since the last look."""
         async with self._lock:
             span, passed_s = self.span, None if self._looked_at is None else time.monotonic() - self._looked_at
             if passed_s is not None and passed_s < min(OLD_S, span.step_s / 60):
@@ -143,7 +141,6 @@ class Answers:
         self._noting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to note how many jobs wait."""
         if self._noting is None or self._noting.done():
             self._noting = asyncio.get_running_loop().create_task(self._note_depths())
 
@@ -172,6 +169,6 @@ class Answers:
     async def note_depth(self) -> None:
         rows = await self.ask(store.list_queues())
         now = datetime.fromtimestamp(await self._database.run(store.clock()), UTC)
-        ready, waiting, running = (int(sum(row[key] for row in rows)) for key in ("ready", "waiting", "running"))
+        ready, running = (int(sum(row[key] for row in rows)) for key in ("ready", "running"))
         rough = any(row["ready_estimated"] for row in rows)
-        self.depths.append(Depth(now, ready, waiting, running, ready_estimated=rough))
+        self.depths.append(Depth(now, ready, running, ready_estimated=rough))

@@ -61,10 +61,10 @@ class Person:
 
 
 class People:
-    """The tokens in the database. They are read again after some seconds, and for each login."""
+    """Who may come in. The tokens in the database are read again after some seconds, and for each login."""
 
-    def __init__(self, run: Callable[[Statement[Table]], Awaitable[Table]]) -> None:
-        self._run = run
+    def __init__(self, access: Access, run: Callable[[Statement[Table]], Awaitable[Table]]) -> None:
+        self._access, self._run = access, run
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
         self._failed_at = -math.inf
@@ -101,11 +101,6 @@ class People:
                 self._known[key] = person
         self._read_at, self._failure = began, None
 
-
-class Entrance:
-    def __init__(self, access: Access, people: People) -> None:
-        self._access, self._people = access, people
-
     async def person(self, connection: HTTPConnection) -> Person | None:
         """Who this is, by session or proxy. A session gives the role, and the proxy, if it knows a user, the name."""
         key, user = self._access.key_in(connection), connection.scope.get(USER)
@@ -113,12 +108,12 @@ class Entrance:
         if user is None:
             return found
         if found is None:
-            known = await self._people.find("name", user)
+            known = await self.find("name", user)
             return Person(Role.VIEWER if known is None else known.role, user)
         return Person(found.role, user, found.key)
 
     async def _holder(self, key: str) -> Person | None:
-        return Person(Role(key), key=key) if key in list(Role) else await self._people.find("key", key)
+        return Person(Role(key), key=key) if key in list(Role) else await self.find("key", key)
 
     async def admit(self, connection: HTTPConnection, token: str) -> Person:
         """The person whose token this is. WrongToken: it is no token of this dashboard."""
@@ -127,7 +122,7 @@ class Entrance:
         if (role := self._access.role_of(token)) is not None:
             return Person(role, key=role)
         # The tokens in the database are read again, but not for each guess.
-        if (found := await self._people.find("hash", hash_of(token), fresh=not locked_out)) is not None:
+        if (found := await self.find("hash", hash_of(token), fresh=not locked_out)) is not None:
             return found
         if locked_out:
             raise WrongToken("This token is wrong, and so were many before it: wait a minute.", 429)

@@ -70,7 +70,6 @@ def pretty(data: bytes | None, most: int) -> tuple[str, int]:
 
 
 def memory_chart(memory: MemoryCourse | None) -> Markup | None:
-    """How the memory of an attempt changed."""
     if memory is None:
         return None
     most = max(memory.used_bytes)
@@ -80,7 +79,6 @@ def memory_chart(memory: MemoryCourse | None) -> Markup | None:
 
 
 def shown(attempt: Attempt) -> dict[str, Any]:
-    """Everything that the page shows of an attempt."""
     took_s = None if attempt.started_at is None else (attempt.ended_at - attempt.started_at).total_seconds()
     limit = limit_bytes(attempt)
     return {

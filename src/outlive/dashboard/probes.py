@@ -48,7 +48,7 @@ class Probes:
         words, status = "send a token of this dashboard: Authorization: Bearer TOKEN", 401
         try:
             if scheme.lower() == "bearer" and token.strip():
-                await self._site.entrance.admit(request, token.strip())
+                await self._site.people.admit(request, token.strip())
                 return None
         except WrongToken as error:
             words, status = str(error), error.status

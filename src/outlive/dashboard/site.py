@@ -28,7 +28,7 @@ from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
 from outlive.dashboard.live import Live
 from outlive.dashboard.pages import PAGES
-from outlive.dashboard.people import PERSON, TROUBLE, Entrance, People, WrongToken, address_of, person_of
+from outlive.dashboard.people import PERSON, TROUBLE, People, WrongToken, address_of, person_of
 from outlive.dashboard.probes import Probes
 from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
@@ -63,7 +63,7 @@ class Site:
         self.access = access
         self.database = Database(address)
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
-        self.entrance = Entrance(access, People(self.database.run))
+        self.people = People(access, self.database.run)
         self.answers = Answers(self.database)
         self.searches = Searches(self.database)
         self.metrics = DatabaseMetrics(self.database.run, self.database.name)
@@ -85,14 +85,8 @@ class Site:
             routes.append(Route(page.path, partial(self._show, page), methods=["GET"]))
             if page.live:
                 routes.append(Route(f"/live{page.path}".rstrip("/"), partial(self._stream, page), methods=["GET"]))
-        answers = {
-            OutliveError: self._failed,
-            Refused: self._failed,
-            Elsewhere: self._go_back,
-            HTTPException: self._refused,
-            Exception: self._broken,
-        }
-        self._routed = Starlette(routes=routes, exception_handlers=answers)
+        kinds = (OutliveError, Refused, Elsewhere, HTTPException, Exception)
+        self._routed = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, self._failed))
         self._routed.router.redirect_slashes = False  # They name a scheme and a host, which only a proxy may know.
         proxy = Proxy(settings.dashboard_proxy, settings.dashboard_user_header)
         self._app = Shield(self._identified, hosts, proxy, settings.dashboard_root_path)
@@ -110,7 +104,7 @@ class Site:
         scope["path"] = root + (path.rstrip("/") or "/")
         if scope["type"] == "http" and not path.startswith(("/static/", "/healthz")):
             try:
-                scope[PERSON] = await self.entrance.person(HTTPConnection(scope))
+                scope[PERSON] = await self.people.person(HTTPConnection(scope))
             except OutliveError as error:
                 scope[TROUBLE] = error
         await self._routed(scope, receive, send)
@@ -159,7 +153,7 @@ class Site:
         async with aclosing(events):
             async for event in events:
                 with suppress(OutliveError):
-                    person = await self.entrance.person(request)
+                    person = await self.people.person(request)
                     if person is None or person.role is not role:
                         return
                 yield event
@@ -240,7 +234,6 @@ class Site:
             del self.notices[next(iter(self.notices))]
 
     def _notice(self, visit: Visit) -> str | None:
-        """What became of the action from which this page was reached."""
         try:
             return self.notices.get(UUID(visit.get("done") or ""))
         except ValueError:
@@ -271,7 +264,7 @@ class Site:
 
     async def _let_in(self, request: Request, token: str, back: str) -> Response:
         try:
-            person = await self.entrance.admit(request, token)
+            person = await self.people.admit(request, token)
         except WrongToken as error:
             return self._ask(request, error.status, str(error), back=back)
         response = RedirectResponse(_root(request) + inside(back), 303)
@@ -319,26 +312,19 @@ class Site:
                 return self.say(request, 403, "Refused", str(error))
             case BadArguments() | ConfigError():
                 return self.say(request, 400, "This can't be done", str(error))
-            case _:
+            case OutliveError():
                 return self.say(request, 502, "The database refused", str(error))
-
-    async def _go_back(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Elsewhere)
-        entry = new_job_id()
-        self.note(entry, str(error))
-        return self._back(request, error.back, entry)
-
-    async def _refused(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return self.say(request, error.status_code, error.detail, "")
-
-    async def _broken(self, request: Request, error: Exception) -> Response:
-        _log.error("a page failed: %s", request.url.path, exc_info=error)
-        return self.say(request, 500, "This is a bug in outlive", "The log of the dashboard has the details.")
+            case Elsewhere():
+                self.note(entry := new_job_id(), str(error))
+                return self._back(request, error.back, entry)
+            case HTTPException():
+                return self.say(request, error.status_code, error.detail, "")
+            case _:
+                _log.error("a page failed: %s", request.url.path, exc_info=error)
+                return self.say(request, 500, "This is a bug in outlive", "The log of the dashboard has the details.")
 
 
 async def fields(request: Request) -> list[tuple[str, str]]:
-    """The fields of a form."""
     try:
         body = await request.body()
     except ClientDisconnect:

@@ -51,7 +51,6 @@ class Visit:
         return found or None
 
     def id(self) -> UUID:
-        """The id in the path."""
         try:
             return UUID(dict(self.path)["id"])
         except ValueError:

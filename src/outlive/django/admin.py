@@ -78,7 +78,6 @@ def _action(verb: Verb) -> Callable[..., None]:
 
 
 def _filter(given: Mapping[str, str]) -> JobFilter:
-    """The jobs that the parameters of a list ask for."""
     states = tuple(state for state in State if state == given.get("state"))
     return JobFilter(states=states, task=given.get("task") or None, queue=given.get("queue") or None)
 

@@ -24,7 +24,6 @@ OURS = ("database", "modules", "dashboard_url")
 
 
 def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:
-    """What is wrong with one backend in TASKS."""
     where = f"TASKS[{backend.alias!r}]"
     if not apps.is_installed(APP):
         yield checks.Error(f"{where} needs {APP!r} in INSTALLED_APPS: it brings the schema.", id="outlive.E001")

@@ -53,7 +53,6 @@ def enqueued_at(job: UUID, database: str) -> datetime:
 
 
 def result_of(id: str, backend: OutliveBackend) -> TaskResult:
-    """The result of a job of this backend."""
     try:
         rows = list(_ROWS.using(backend.database).filter(id=UUID(id)))
         job = rows[0]
@@ -108,7 +107,6 @@ def _as_enqueued(task: Task, alias: str, job: Any) -> Task:
 
 
 def _error(attempt: Any) -> TaskError:
-    """How an attempt failed."""
     text = f"{attempt.outcome}: {attempt.failure}" if attempt.failure else attempt.outcome
     if attempt.stack:  # A traceback ends with its exception. Other stacks don't say why the attempt ended.
         text = attempt.stack if attempt.outcome == Outcome.FAILED else f"{text}\n{attempt.stack}"

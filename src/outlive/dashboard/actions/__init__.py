@@ -68,7 +68,6 @@ async def perform(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UU
 
 
 def _action_in(form: Form) -> Action:
-    """The action that the fields of an address or a form name."""
     name = form.values.get("action", "")
     if name not in _ACTIONS:
         raise BadArguments(f"there is no action {name[:40]!r}")

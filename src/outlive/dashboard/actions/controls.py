@@ -59,7 +59,6 @@ async def ask_of_source(site: Site, form: Form) -> Question:
 
 
 async def set_source(site: Site, form: Form, by: By) -> None:
-    """Override the limits that an app declares."""
     row = await _source(site, form)
     limits = {key: limit_of_source(key, text) for key, text in form.typed(LIMITS).items()}
     await _set(site, by, form, {key: limit for key, limit in limits.items() if limit != row[f"set_{key}"]})
@@ -81,7 +80,6 @@ async def ask_of_worker(site: Site, form: Form) -> Question:
 
 
 async def set_worker(site: Site, form: Form, by: By) -> None:
-    """Change the slots and the queues of a worker that runs."""
     now = await _worker(site, form)
     changed = {key: text for key, text in form.typed(("slots", "queues")).items() if text != now[key]}
     await _set(site, by, form, size_of_worker(changed.get("slots"), changed.get("queues")))
@@ -104,7 +102,6 @@ async def ask_of_schedule(site: Site, form: Form) -> Question:
 
 
 async def set_schedule(site: Site, form: Form, by: By) -> None:
-    """Change when and how a schedule fires."""
     row, values = await _schedule(site, form), schedule_changes.values_of(form.typed(SCHEDULE))
     schedule_changes.refuse_unless_it_can_fire(form["name"], row, values)
     await _set(site, by, form, {key: value for key, value in values.items() if value != row[key]})

@@ -19,7 +19,6 @@ def take_backend(parser: CommandParser) -> None:
 
 
 def database_of(backend: str) -> str:
-    """The alias of its database."""
     if backend not in task_backends.settings or not isinstance(task_backends[backend], OutliveBackend):
         raise CommandError(f"TASKS has no backend of outlive named {backend!r}: set --backend to its alias")
     database: str = task_backends[backend].database
