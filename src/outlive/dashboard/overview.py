@@ -121,11 +121,8 @@ def drawn(course: Course, when: str, answers: Answers | None) -> list[dict[str, 
         *([] if answers is None else [_depth(answers)]),
     ]
     for title, key in (("Run time of succeeded jobs", "ran_s"), ("Wait until the first attempt", "waited_s")):
-        series: dict[str, list[float | None]] = {name: [] for name in PERCENTILES}
-        for step in steps:
-            values = getattr(course.times[step], key) if step in course.times else None
-            for n, name in enumerate(PERCENTILES):
-                series[name].append(None if values is None else values[n])
+        took = [getattr(course.times.get(step), key, None) for step in steps]
+        series = {name: [None if one is None else one[n] for one in took] for n, name in enumerate(PERCENTILES)}
         latest = {name: next((v for v in reversed(one) if v is not None), None) for name, one in series.items()}
         words = [(name, f"{name} {seconds(value)}") for name, value in latest.items() if value is not None]
         made.append(_chart(title, charts.lines(series, seconds=True, about=title, times=times), words))

@@ -24,6 +24,7 @@ from outlive import db, errors
 from outlive.config import Config
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
+from outlive.dashboard.actions.questions import NothingToDo
 from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
 from outlive.dashboard.live import Live
@@ -34,7 +35,7 @@ from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.searches import Searches
 from outlive.dashboard.shield import Shield
-from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
+from outlive.dashboard.visits import NotFound, Page, Refused, Visit, inside
 from outlive.errors import BadArguments, BatchNotFound, ConfigError, DatabaseBusy, JobNotFound, OutliveError
 from outlive.metrics.database import DatabaseMetrics
 from outlive.model import new_job_id
@@ -85,7 +86,7 @@ class Site:
             routes.append(Route(page.path, partial(self._show, page), methods=["GET"]))
             if page.live:
                 routes.append(Route(f"/live{page.path}".rstrip("/"), partial(self._stream, page), methods=["GET"]))
-        kinds = (OutliveError, Refused, Elsewhere, HTTPException, Exception)
+        kinds = (OutliveError, Refused, NothingToDo, HTTPException, Exception)
         self._routed = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, self._failed))
         self._routed.router.redirect_slashes = False  # They name a scheme and a host, which only a proxy may know.
         proxy = Proxy(settings.dashboard_proxy, settings.dashboard_user_header)
@@ -161,8 +162,8 @@ class Site:
     def _visit(self, request: Request, page: Page) -> Visit:
         person = person_of(request)
         assert person is not None
-        path = tuple((key, str(value)) for key, value in request.path_params.items())
-        return Visit(page, person.role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
+        query = tuple(sorted(request.query_params.multi_items()))
+        return Visit(page, person.role, _root(request), request.path_params.get("id", ""), query)
 
     async def _found(self, visit: Visit) -> Mapping[str, Any]:
         self.answers.start()
@@ -215,7 +216,7 @@ class Site:
 
     async def _ask_again(self, request: Request, given: list[tuple[str, str]], error: OutliveError) -> Response:
         """The form of an action once more, with what was typed, and what is wrong with it."""
-        visit = Visit(self._question, Role.OPERATOR, _root(request), (), tuple(given))
+        visit = Visit(self._question, Role.OPERATOR, _root(request), query=tuple(given))
         found = await self._found(visit)
         if not found["question"].fields:
             raise error
@@ -314,7 +315,7 @@ class Site:
                 return self.say(request, 400, "This can't be done", str(error))
             case OutliveError():
                 return self.say(request, 502, "The database refused", str(error))
-            case Elsewhere():
+            case NothingToDo():
                 self.note(entry := new_job_id(), str(error))
                 return self._back(request, error.back, entry)
             case HTTPException():

@@ -23,26 +23,18 @@ class NotFound(OutliveError):
     """There is nothing at this address. The text says what may have become of it."""
 
 
-class Elsewhere(Exception):
-    """There is nothing to ask: go back to a page of the dashboard, which shows this text."""
-
-    def __init__(self, words: str, back: str) -> None:
-        super().__init__(words)
-        self.back = back
-
-
 class Refused(Exception):
     """The role of the viewer does not allow this. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A look at a page. Two viewers with equal visits see the same."""
+    """A look at a page, or at the page of one thing. Two viewers with equal visits see the same."""
 
     page: Page
     role: Role
     root: str
-    path: tuple[tuple[str, str], ...] = ()
+    thing: str = ""
     query: tuple[tuple[str, str], ...] = ()
 
     def get(self, key: str) -> str | None:
@@ -52,16 +44,14 @@ class Visit:
 
     def id(self) -> UUID:
         try:
-            return UUID(dict(self.path)["id"])
+            return UUID(self.thing)
         except ValueError:
             raise NotFound("This is not an id: an id has 32 hexadecimal digits.") from None
 
     @property
     def here(self) -> str:
         """The address of the page below the dashboard's own, to come back to after an action."""
-        path = self.page.path
-        for key, value in self.path:
-            path = path.replace("{" + key + "}", quote(value, safe=""))
+        path = self.page.path.replace("{id}", quote(self.thing, safe=""))
         query = urlencode([(key, value) for key, value in self.query if key != "done"])
         return f"{path}?{query}" if query else path
 

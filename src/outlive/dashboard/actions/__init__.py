@@ -13,8 +13,8 @@ from uuid import UUID
 
 from outlive.dashboard.access import Role
 from outlive.dashboard.actions import batches, controls, enqueuing, jobs, steps
-from outlive.dashboard.actions.questions import Action, Form, NothingToDo
-from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
+from outlive.dashboard.actions.questions import Action, Form
+from outlive.dashboard.visits import Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.operations import By
@@ -51,12 +51,8 @@ async def confirm(site: Site, visit: Visit) -> Mapping[str, Any]:
     """The page that asks before an action."""
     if visit.role is not Role.OPERATOR:
         raise Refused(VIEWER)
-    form, back = Form(visit.query), inside(visit.get("back") or "")
-    try:
-        question = await _action_in(form).ask(site, form)
-    except NothingToDo as reason:
-        raise Elsewhere(str(reason), back) from None
-    most = jobs.LISTED
+    form = Form(visit.query)
+    question, back, most = await _action_in(form).ask(site, form), inside(form["back"]), jobs.LISTED
     return {"title": "Confirm", "back": back, "question": question, "wrong": None, "wrong_fields": {}, "most": most}
 
 

@@ -36,7 +36,7 @@ async def close(site: Site, form: Form, by: By) -> None:
 async def ask_to_cancel(site: Site, form: Form) -> Question:
     batch = await _find(site, form)
     if not batch["unfinished"]:
-        raise NothingToDo("No job of this batch can be cancelled: all have ended.")
+        raise NothingToDo("No job of this batch can be cancelled: all have ended.", form)
     first = await first_of(site, JobFilter(batch=batch["id"], states=CANCEL.takes))
     words = f"Cancel {counted(batch['unfinished'], 'job')} of this batch?"
     return Question(words, CANCEL.note, _facts(batch), jobs=first)

@@ -39,7 +39,7 @@ FACTS = (("Task", "task"), ("Job", "id"), ("State", "state"))
 
 async def ask_of_selected(verb: Verb, site: Site, form: Form) -> Question:
     if not (ids := ids_of(form.fields)):
-        raise NothingToDo("No job was selected.")
+        raise NothingToDo("No job was selected.", form)
     jobs = await site.database.run(store.list_jobs(ids[:LISTED]))
     return _question(verb, Count(len(ids)), jobs=jobs) if len(ids) > 1 else _question(verb, Count(1), facts_of(jobs))
 
@@ -52,7 +52,7 @@ async def ask_of_matching(verb: Verb, site: Site, form: Form) -> Question:
     wanted = verb.narrowed(filter_of(form.values))
     count = await site.database.do(selection.count(wanted, patience_s=COUNT_S))
     if not count.jobs:
-        raise NothingToDo(f"No job that matches can be {verb.past}.")
+        raise NothingToDo(f"No job that matches can be {verb.past}.", form)
     parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(wanted).items()]
     facts = [(label.capitalize(), words) for label, words in parts]
     return _question(verb, count, facts, await first_of(site, wanted))

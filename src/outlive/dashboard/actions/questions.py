@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 WAIT_S = 1.5
 
 
-class NothingToDo(Exception):
-    """The action concerns no job. The text says why."""
-
-
 class Form:
     """The fields of an action, in the address of its question or in the answer."""
 
@@ -32,6 +28,14 @@ class Form:
     def typed(self, names: Collection[str]) -> dict[str, str]:
         """What an operator has written into some fields of a question."""
         return {name: self[name] for name in names if name in self.values}
+
+
+class NothingToDo(Exception):
+    """The action concerns no job: go back to the page that it comes from, which shows this text."""
+
+    def __init__(self, words: str, form: Form) -> None:
+        super().__init__(words)
+        self.back = form["back"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ select e.task, e.error, count(*) as jobs, min(e.ended_at) as first_at, max(e.end
 from unnest(:ids::uuid[]) w(id), lateral (
   select a.task, a.ended_at, split_part(l.line, ' ', 1)
     || regexp_replace(substr(l.line, length(split_part(l.line, ' ', 1)) + 1), '\S*\d\S*', '…', 'g') as error
-  from outlive.attempts a, lateral (select split_part(left(coalesce(a.error, ''), 300), E'\n', 1) as line) l
+  from outlive.attempts a, lateral (select split_part(left(coalesce(a.error, ''), 200), E'\n', 1) as line) l
   where a.job_id = w.id and a.state = 'failed' offset 0) e
 group by 1, 2 order by jobs desc, last_at desc limit :limit::int;
 
