@@ -165,7 +165,7 @@ def _report(tally: Tally, *, json: bool) -> None:
 def _prune_old(context: CommandContext) -> int:
     """Delete all that is past its retention, as workers do. The configuration here applies to tasks that no worker has
     registered. Returns how many jobs."""
-    from outlive.worker.fleet.pruning import Pruning  # Not at the top: no other command here needs a worker's parts.
+    from outlive.worker.fleet.reaper import Pruning  # Not at the top: no other command here needs a worker's parts.
     from outlive.worker.session import Session
 
     async def prune(url: str) -> int:

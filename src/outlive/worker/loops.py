@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from logging import DEBUG, WARNING
@@ -14,6 +13,7 @@ import psycopg
 
 from outlive import db
 from outlive.errors import OutliveError
+from outlive.worker import log
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
 RETRY_SOON_S = (0.1, 0.3, 0.5)
@@ -22,8 +22,6 @@ JITTER = 0.25
 """By what part each pause differs, so that the workers of a server that restarts do not all come at once."""
 
 REPEAT_S = 60.0
-
-_log = logging.getLogger("outlive.worker")
 
 
 async def wait(event: asyncio.Event, at_most_s: float) -> None:
@@ -54,9 +52,9 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
                 why, now = db.summary(error), monotonic()
                 again = why == logged and now - logged_at < REPEAT_S
                 quiet = again or db.lost(error)  # The session has logged that the database is away.
-                _log.log(DEBUG if quiet else WARNING, "%s: %s; trying again in %g s", name, why, pause_s)
+                log.log(DEBUG if quiet else WARNING, "%s: %s; trying again in %g s", name, why, pause_s)
                 if not quiet:
                     logged, logged_at = why, now
             else:
-                _log.exception("%s failed; trying again in %g s", name, pause_s)
+                log.exception("%s failed; trying again in %g s", name, pause_s)
             await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))

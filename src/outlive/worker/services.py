@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable, Mapping
 
@@ -17,6 +16,7 @@ from outlive.humanize import counted
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
+from outlive.worker import log
 from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
@@ -52,8 +52,6 @@ ASK_S = 0.5
 
 ALWAYS = 3
 """The connections that are not of the pool: for claims, for life, and for what watchers do."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Services:
@@ -165,7 +163,7 @@ class Services:
             return
         served = "all queues" if queues is None else f"the queues {', '.join(queues)}"
         has = f"{counted(slots, 'slot')} and serves {served}"
-        _log.info("Worker %s has %s now, because an operator asked for it", self.me.id, has)
+        log.info("Worker %s has %s now, because an operator asked for it", self.me.id, has)
         self.slots.queues = queues
         self.lanes.serve(queues)
         self.slots.resize(slots)

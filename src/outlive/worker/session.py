@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Protocol, TypeVar
 import psycopg
 
 from outlive import db, linux
+from outlive.worker import log
 
 T = TypeVar("T")
 
@@ -32,8 +32,6 @@ replaced at once: sessions may stay read-only when the database is writable agai
 CHECK_S = 1.0
 SILENT_S = 10.0
 """Patroni promotes no standby sooner than this, and a worker asks the server something every second."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Runner(Protocol):
@@ -157,7 +155,7 @@ class Session:
         times = times + 1 if before == error.sqlstate else 1
         self._failures[statement] = (error.sqlstate, times)
         if times == REPLACE_AFTER:
-            _log.warning("%s failed %d times: its connection is replaced (%s)", statement, times, error.sqlstate)
+            log.warning("%s failed %d times: its connection is replaced (%s)", statement, times, error.sqlstate)
         return times >= REPLACE_AFTER
 
     def note_loss(self, error: psycopg.Error) -> None:
@@ -274,7 +272,7 @@ class Outage:
             return
         self._away = True
         self.since = self.since or time.monotonic()
-        _log.warning(
+        log.warning(
             "lost the database %s (%s): running jobs continue and their results are buffered until it is back",
             self._where,
             _one_line(error),
@@ -286,9 +284,9 @@ class Outage:
             return
         self._over_at = time.monotonic()
         if self._away:
-            _log.warning("the database %s is back after %.1f s", self._where, self._over_at - self.since)
+            log.warning("the database %s is back after %.1f s", self._where, self._over_at - self.since)
         else:
-            _log.info("a connection to the database was lost, and another one was made at once: %s", self._why)
+            log.info("a connection to the database was lost, and another one was made at once: %s", self._why)
         self.since, self._away = None, False
 
 
@@ -322,7 +320,7 @@ class Silence:
             return
         self._checked_at = time.monotonic()
         if any(one.asked_at == at and pid not in there for one, at, pid in asked):
-            _log.error("the database did not answer for %g s: all connections are made again", SILENT_S)
+            log.error("the database did not answer for %g s: all connections are made again", SILENT_S)
             for one in self._sessions:
                 one.hang_up()
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import logging
 import os
 import signal
 import struct
 from collections.abc import Callable
+
+from outlive.worker import log
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)
 """The sender of SIGCONT most likely also sent SIGSTOP, which can't be caught."""
@@ -23,8 +24,6 @@ _SIGNALFD_SIGINFO = struct.Struct("=IiiI112x")
 _SIGSET_BYTES = 128
 _FROM_KILL, _FROM_TGKILL, _FROM_KERNEL = 0, -6, 0x80
 """Codes that no process can forge: the sender is the one that the kernel names, or the kernel, as for Ctrl-C."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Signals:
@@ -57,4 +56,4 @@ class Signals:
                 if code in (_FROM_KILL, _FROM_TGKILL, _FROM_KERNEL):
                     obey(sent, sender)
                 else:
-                    _log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", sent.name)
+                    log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", sent.name)

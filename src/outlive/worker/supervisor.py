@@ -25,6 +25,7 @@ from outlive import db
 from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
 from outlive.humanize import counted
+from outlive.worker import log
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.ending.stopping import Stop
 from outlive.worker.fleet.registration import Identity
@@ -42,8 +43,6 @@ URGENT = ("claim", "liveness", "tick", "reap")
 
 Configure = Callable[[Mapping[str, object]], Config]
 """Makes the configuration with the settings that the app has in code."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Ending(Enum):
@@ -68,7 +67,7 @@ def work(target: str, configure: Configure, url: Callable[[Config], str], bounds
         except DatabaseUnreachable as error:
             if formerly is None:
                 raise
-            _log.error("%s; trying again in %g s", error, RETRY_S[-1])
+            log.error("%s; trying again in %g s", error, RETRY_S[-1])
             time.sleep(RETRY_S[-1])
             continue
         if ending is Ending.STOPPED:
@@ -128,7 +127,7 @@ class Supervisor:
                     self._run_services(services)
                     await self._stopping.wait()
                     if self._declared_dead:  # Its jobs get no time: others have them.
-                        _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.id)
+                        log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.id)
                     else:
                         await self._stop.let_jobs_end(services)
             finally:
@@ -172,15 +171,15 @@ class Supervisor:
         self._vitals.started = True
         self._systemd.notify("READY=1")
         counts = counted(services.me.slots, "slot"), counted(tasks, "task")
-        _log.info("Worker %s started: %s, %s, %s", self.id, services.me.name, *counts)
+        log.info("Worker %s started: %s, %s, %s", self.id, services.me.name, *counts)
         if not tasks:
-            _log.warning(
+            log.warning(
                 "the app has no tasks, so this worker runs no job: import the modules with tasks where the app is"
             )
         if others := unprefixed(services.config):
-            _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
+            log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
-        _log.info("memory is limited by %s", f"{groups} and by polling" if groups else "polling: no writable cgroup")
+        log.info("memory is limited by %s", f"{groups} and by polling" if groups else "polling: no writable cgroup")
 
     async def _register(self, services: Services) -> None:
         """The database was there a moment ago: a broken connection or a read-only spell is worth some more tries."""
@@ -191,7 +190,7 @@ class Supervisor:
                     return
                 except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
                     level = logging.DEBUG if db.lost(error) else logging.WARNING
-                    _log.log(level, "register: %s; trying again in %g s", db.summary(error), pause_s)
+                    log.log(level, "register: %s; trying again in %g s", db.summary(error), pause_s)
                     await asyncio.sleep(pause_s)
             await services.register()
 
@@ -223,7 +222,7 @@ class Supervisor:
         if (services := self._services) is None or self._stopping.is_set():
             return
         why = self._bounds.reached or "an operator asked for it"
-        _log.info("Worker %s drains, because %s: %s", self.id, why, services.running)
+        log.info("Worker %s drains, because %s: %s", self.id, why, services.running)
         services.drain()
         while services.slots.busy or services.slots.unplaced:  # noqa: ASYNC110  # It is rare.
             await asyncio.sleep(IDLE_CHECK_S)
@@ -244,7 +243,7 @@ class Supervisor:
             services.heartbeat.answer_reload(requested_at)
         facts = self._zygotes.current.facts
         if facts and facts.settings != self._app_settings:
-            _log.error(
+            log.error(
                 "the app's settings have changed: restart this worker, which keeps its database and all else "
                 "except the limits of tasks"
             )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, KeysView
 
 from outlive.errors import StaleAttempt
 from outlive.model import Ended
 from outlive.protocol import Reply
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.processes.assignments import GIVEN_UP
 from outlive.worker.processes.children import Child
 
 NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Leases:
@@ -61,7 +59,7 @@ class Leases:
     def note_refused_end(self, end: Ended) -> None:
         """The database has refused the end of an attempt: others have ended it."""
         self.fenced += 1
-        _log.warning(NOT_OURS, end.token)
+        log.warning(NOT_OURS, end.token)
         if end.outcome is not Outcome.LOST:  # Such an end is refused too if it was written before.
             self.lose(end.token)
 
@@ -88,7 +86,7 @@ class Leases:
             child.asking -= 1
         if not self.disowned(token):
             what = "it is cancelled" if child.shared else "its process is killed"
-            _log.error("the database no longer has attempt %d, which asks for something: %s", token, what)
+            log.error("the database no longer has attempt %d, which asks for something: %s", token, what)
             self.disown(token)
             one.decide(GIVEN_UP)
         return None

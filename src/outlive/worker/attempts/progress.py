@@ -8,7 +8,6 @@ another transaction's lock holds up is tried again by itself, and delays no othe
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections import deque
@@ -21,9 +20,9 @@ import psycopg
 
 from outlive import db, store, wire
 from outlive.errors import BadArguments, StaleAttempt
-from outlive.humanize import short_id
 from outlive.model import Claimed, Ended
 from outlive.protocol import Call, KeptStep, Progress, Reply
+from outlive.worker import log
 from outlive.worker.ending.outbox import Outbox, never_accepted
 from outlive.worker.limits import running_time
 from outlive.worker.loops import wait
@@ -45,7 +44,6 @@ AGAIN_S = 0.2
 RELAXED_S = 0.02
 """How long relaxed steps wait for more. They must be in the database within 50 ms."""
 _decoder = msgspec.msgpack.Decoder(KeptStep)
-_log = logging.getLogger("outlive.worker")
 
 
 @dataclass(slots=True)
@@ -205,7 +203,7 @@ class ProgressWriter:
                     await self._write_progress([one])
             elif (token := reports[0].token) not in self._warned:  # The job may repeat it many times a second.
                 self._warned.append(token)
-                _log.error("progress of attempt %d can't be written and is dropped: %s", token, db.summary(error))
+                log.error("progress of attempt %d can't be written and is dropped: %s", token, db.summary(error))
 
     async def _write_steps(self) -> None:
         """Write the steps that wait. If the database is away they stay, and the next turn tries again."""
@@ -264,7 +262,7 @@ class ProgressWriter:
             words = (
                 "another transaction holds a lock that the step %s of job %s needs; `outlive doctor` names the session"
             )
-            _log.warning(words, first.step.name, short_id(job.id), extra=job_log.fields(job))
+            job_log.note("WARNING", words, first.step.name, job)
             waiting = self._locked[job.token] = _Waiting()
             for one in [one for one in self._steps.values() if one.job.token == job.token]:
                 self._steps.take(one.key)

@@ -12,7 +12,6 @@ statement when it is first asked.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from uuid import UUID
 
@@ -21,6 +20,7 @@ import psycopg
 from outlive import store
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.ending.outbox import Outbox, failed_for_good
@@ -30,8 +30,6 @@ from outlive.worker.session import Session
 
 LOOK_S = 0.5
 MARK_S = 0.1
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Renewal:
@@ -59,7 +57,7 @@ class Renewal:
                 continue  # This worker has ended it meanwhile.
             if token in lost and not one.completing:
                 # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
-                _log.error("attempt %d was given up by another worker: its process is killed", token)
+                log.error("attempt %d was given up by another worker: its process is killed", token)
                 leases.lose(token)
                 one.decide(GIVEN_UP)
             elif token not in lost and one.completing:
@@ -89,7 +87,7 @@ class TakingBack:
         if not ended:
             return
         if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
-            _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
+            log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
         self._leases.not_kept -= ended
 
 
@@ -127,7 +125,7 @@ class Reconciliation:
         known |= self._leases.tokens | unwritten.keys()
         unknown = [job for token, job in held.items() if token not in known]
         if self.unsure or unknown:
-            _log.info("reconciled: %d ends were written already, %d claims are recovered", len(written), len(unknown))
+            log.info("reconciled: %d ends were written already, %d claims are recovered", len(written), len(unknown))
         return unknown
 
     async def _read_held(self) -> tuple[dict[int, Claimed], list[Ended]]:
@@ -135,7 +133,7 @@ class Reconciliation:
         try:
             return {job.token: job for job in await self._session.run(store.held_attempts(self._worker))}, []
         except (psycopg.DataError, ValueError) as error:
-            _log.error("a job of this worker can't be read, and fails: %s", error)
+            log.error("a job of this worker can't be read, and fails: %s", error)
         held: dict[int, Claimed] = {}
         unreadable: list[Ended] = []
         for token in await self._session.run(store.tokens_of(self._worker)):
@@ -154,7 +152,7 @@ class Reconciliation:
             self._leases.lose(one.job.token)
         for one in [one for child in self._slots.busy for one in child.given.values()]:
             if one.job.token in tokens and not one.completing:
-                _log.error("the database no longer has attempt %d: its process is killed", one.job.token)
+                log.error("the database no longer has attempt %d: its process is killed", one.job.token)
                 self._leases.disown(one.job.token)
                 one.decide(GIVEN_UP)
 

@@ -8,7 +8,6 @@ wanted; then the next worker replays the steps.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection
 from uuid import UUID
@@ -19,7 +18,6 @@ import psycopg
 from outlive import linux, store
 from outlive.config import Config
 from outlive.errors import Cancel, StaleAttempt
-from outlive.humanize import short_id
 from outlive.model import Claimed
 from outlive.protocol import Call, Reply, Wait, Waited, answer_wait
 from outlive.worker.attempts.progress import ProgressWriter
@@ -38,7 +36,6 @@ AGAIN_S = 0.1
 MOST = 200
 """How many processes are parked at most: each takes five descriptors."""
 _wait = msgspec.msgpack.Decoder(Wait)
-_log = logging.getLogger("outlive.worker")
 
 
 class Waits:
@@ -67,8 +64,7 @@ class Waits:
             waited = Waited(wait.token, one.job.attempt, True, suspended.value)
             return answer_wait(call.number, waited)
         if child.find(wait.token):
-            job = one.job
-            _log.info("job %s waits in %s", short_id(job.id), wait.step, extra=job_log.fields(job))
+            job_log.note("INFO", "job %s waits in %s", one.job, wait.step)
             self._park(child, one, call.number, keep=suspended.parked)
             if suspended.parked and wait.after_s is not None and wait.after_s <= self._park_s:
                 asyncio.get_running_loop().call_later(wait.after_s, self._wake.resume)
@@ -141,8 +137,7 @@ class Waits:
                 continue
             over = None if one.memory_bytes is None else memory_limits.verdict(child, one)
             if over:
-                words = "job %s waits, and its process is ended: %s"
-                _log.warning(words, short_id(one.job.id), over.error, extra=job_log.fields(one.job))
+                job_log.note("WARNING", "job %s waits, and its process is ended: %s", one.job, over.error)
             elif tight:
                 kept_bytes += memory_limits.parked_bytes(child)
             if over or place >= MOST or kept_bytes > self._most_bytes or now - child.parked_at > self._park_s:

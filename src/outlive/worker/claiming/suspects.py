@@ -12,14 +12,13 @@ that has waited for ten minutes begins beside other jobs.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from datetime import datetime
 from uuid import UUID
 
 from outlive import store
-from outlive.humanize import short_id
 from outlive.model import Claimed
+from outlive.worker import log
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.lane_finder import SOURCES_BATCH, START, LaneFinder
 from outlive.worker.claiming.lanes import LaneKey, lane_key
@@ -42,8 +41,6 @@ HOLD_UP_S = 4.0
 """How long other jobs may wait for a worker because of a suspect."""
 HOLD_UP_FOR_ROOM_S = 2.0
 """The part of that which a worker may take to make room. The rest is left for the suspect."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Suspects:
@@ -131,7 +128,7 @@ class Suspects:
         if await self._session.run(store.end_time_alone(self._worker, suspect.job.token)):
             for one in self._slots.suspects():
                 one.alone = False
-                _log.info(why, short_id(one.job.id), extra=job_log.fields(one.job))
+                job_log.note("INFO", why, one.job)
             self._wake.notify()
 
     async def _look_for_suspects(self) -> None:
@@ -144,7 +141,7 @@ class Suspects:
         elif time.monotonic() < self._room_from or not await self._one_waits():
             return
         elif await self._session.run(store.make_room(self._worker, for_s=ROOM_S)):  # One worker at a time.
-            _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
+            log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
             self._room_until, self.making_room = time.monotonic() + ROOM_S, True
 
     async def _make_room_until(self, until: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from outlive.humanize import short_id
 from outlive.model import Claimed, Ended
 from outlive.protocol import Done
 from outlive.states import Outcome
@@ -30,8 +28,6 @@ MAX_LINE_CHARS = 300
 MOST_LATE_S = 60.0
 LOG_AGAIN_S = 60.0
 """How often the same reason is logged at most."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 def answered(
@@ -127,8 +123,8 @@ class Unclean:
         self.tasks.add(task)
         if (now := time.monotonic()) - self._logged_at.get(task, -LOG_AGAIN_S) >= LOG_AGAIN_S:
             self._logged_at[task] = now
-            why, job = "replacing a child of %s: job %s changed its %s", ended.job
-            _log.info(why, task, short_id(job.id), changed[:MAX_LINE_CHARS], extra=job_log.fields(job))
+            why = "replacing a child of %s: job %s changed its %s"
+            job_log.note("INFO", why, task, ended.job, changed[:MAX_LINE_CHARS])
         return True
 
 

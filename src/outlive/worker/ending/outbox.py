@@ -25,6 +25,7 @@ import psycopg
 from outlive import db, store
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.lanes import Lanes
 from outlive.worker.claiming.room import Offer
@@ -57,8 +58,6 @@ _SPAWN_REFUSED = ("OL001", "OL003")
 """What enqueue raises for a job: its dedupe key is taken, or it makes no sense."""
 _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 """Classes of errors that pass by themselves, however long that takes."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Outbox:
@@ -115,7 +114,7 @@ class Outbox:
         """Others don't wait for the ends whose rows are locked."""
         tokens = [end.token for end in self.waiting]
         if tokens and (locked := await session.run(store.locked_ends(self._worker, tokens))):
-            _log.warning("%d results wait for a lock that another transaction holds", len(locked))
+            log.warning("%d results wait for a lock that another transaction holds", len(locked))
             for end in self.waiting:
                 if end.token in locked:
                     self.slow.add_locked(end)
@@ -130,7 +129,7 @@ class Outbox:
                 return True
             # What follows from one of them is locked.
         elif getattr(error, "sqlstate", "") is not None and never_accepted(error):
-            _log.warning("Postgres refused a batch of %d results; writing them one by one: %s", len(ends), error)
+            log.warning("Postgres refused a batch of %d results; writing them one by one: %s", len(ends), error)
         else:
             return False
         for end in ends:
@@ -236,7 +235,7 @@ class SlowEnds:
                 self._fail(refused(end, error))
                 return
         level, ready = (logging.DEBUG, self._ready) if db.lost(error) else (logging.WARNING, self._ready_again)
-        _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, db.summary(error))
+        log.log(level, "the end of attempt %d can't be written yet: %s", end.token, db.summary(error))
         asyncio.get_running_loop().call_later(AGAIN_S, ready.put_nowait, end.token)
 
     def _forget(self, token: int) -> None:
@@ -341,7 +340,7 @@ def refused(end: Ended, error: Exception) -> Ended:
     message = (error.diag.message_primary if isinstance(error, psycopg.Error) else None) or error
     spawned = isinstance(error, psycopg.Error) and error.sqlstate in _SPAWN_REFUSED
     what = "a job that it spawns can't be enqueued" if spawned else "how it ended can't be written"
-    _log.error("the end of attempt %d can't be written: %s", end.token, message)
+    log.error("the end of attempt %d can't be written: %s", end.token, message)
     return failed_for_good(end.token, f"{what}: {message}")
 
 

@@ -12,7 +12,6 @@ after that they get processes of their own too.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -22,10 +21,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from outlive.humanize import counted, short_id
+from outlive.humanize import counted
 from outlive.model import Ended
 from outlive.protocol import Exited
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.ending.ends import LOG_AGAIN_S, MAX_LINE_CHARS, last_line, looks_stopped
 from outlive.worker.limits.memory_limits import Kills, in_group, peak_bytes
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
@@ -60,7 +60,6 @@ MANY_ZYGOTES = Verdict(Outcome.LOST, f"{MAX_ZYGOTES} zygotes died in a short tim
 BEGINS_AGAIN = "[its shared process "
 """A line of its output with which a job begins again. It says how an earlier process died."""
 _LOG_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
-_log = logging.getLogger("outlive.worker")
 
 
 class Deaths:
@@ -176,7 +175,7 @@ class Deaths:
         again = [one for one in begun if one.verdict is None]
         if again and not slots.stopping:
             alone = None if suspect is None or suspect.verdict else suspect
-            _log.error(
+            log.error(
                 "child %d of %s %s with %s in it%s: %s",
                 child.pid, child.task, how, counted(len(begun), "job"),
                 "" if alone is None else f", while job {alone.job.id} ran", "they begin again, at no cost",
@@ -214,7 +213,7 @@ class Deaths:
         logged, logged_at = self._logged
         if logged != error or time.monotonic() - logged_at > LOG_AGAIN_S:
             self._logged = (error, time.monotonic())
-            _log.error("jobs of %s wait, and are retried every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
+            log.error("jobs of %s wait, and are retried every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
         return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
 
     def zygote_died(self) -> str:
@@ -239,7 +238,7 @@ def _log_parked(child: Child, one: Assignment, exit: Exited) -> None:
     """A process that was parked has died. That costs its job nothing: it goes on in another one."""
     verdict = None if child.group is None else in_group(child, child.group, one, exit)
     why = verdict.error if verdict else _how(exit.status)
-    _log.warning("job %s waits, and its process has died: %s", short_id(one.job.id), why, extra=job_log.fields(one.job))
+    job_log.note("WARNING", "job %s waits, and its process has died: %s", one.job, why)
 
 
 def _how(status: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import psycopg
 from outlive import store
 from outlive.model import Ended
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.attempts.progress import ProgressWriter
 from outlive.worker.ending.outbox import Outbox, unless_completed, write_end
 from outlive.worker.loops import RETRY_S
@@ -39,8 +39,6 @@ TRY_AGAIN_S = 0.05
 """Ends that are locked are tried again for half a second: another worker may be counting an end of the same batch. What
 is still locked then is left to the reapers, and the job runs again."""
 
-_log = logging.getLogger("outlive.worker")
-
 
 class Stop:
     """The stop of a worker: how often it was requested, and when the grace is over."""
@@ -56,7 +54,7 @@ class Stop:
     async def let_jobs_end(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace."""
         sooner = "; another Ctrl-C or SIGTERM stops it within 5 s" if services.slots.busy else ""
-        _log.info("Worker %s stops: %s%s", services.me.id, services.running, sooner)
+        log.info("Worker %s stops: %s%s", services.me.id, services.running, sooner)
         services.stop_jobs()
         end_by = self._end_by
         term_at = end_by - TERM_BEFORE_END_S
@@ -79,11 +77,11 @@ class Stop:
         await _cut_off([*loops, *told], services, after_s=GOODBYE_S)
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
         if not await self._say_goodbye(services, ends) and loops:  # Without loops it never began, and has no job.
-            _log.error("the database does not answer: jobs without a reported end return when their leases expire")
+            log.error("the database does not answer: jobs without a reported end return when their leases expire")
         await services.alerts.finish(GOODBYE_S)
         with contextlib.suppress(Exception):
             await services.close()
-        _log.info("Worker %s stopped", services.me.id)
+        log.info("Worker %s stopped", services.me.id)
 
     async def _say_goodbye(self, services: Services, ends: list[Ended]) -> bool:
         """Try until the grace is over if the server refuses connections: it restarts. Try once if it is silent."""

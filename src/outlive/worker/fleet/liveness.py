@@ -8,7 +8,6 @@ fares; its answer is what operators want of the worker.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import time
@@ -19,6 +18,7 @@ from uuid import UUID
 import psycopg
 
 from outlive import db, embedded, store
+from outlive.worker import log
 from outlive.worker.limits import memory
 from outlive.worker.loops import wait
 from outlive.worker.processes.slots import Slots
@@ -35,8 +35,6 @@ FIRST_S = 5.0
 MEASURE_SHARE = 200
 """Measuring the memory of all processes may take this part of the time: the kernel walks through all their pages."""
 Then = Callable[[], None]
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Liveness:
@@ -66,7 +64,7 @@ class Liveness:
         connection.add_notify_handler(lambda one: self._notify(one.payload))
         if connection.pooled:
             if not self._warned:
-                _log.warning(BEHIND_A_POOLER)
+                log.warning(BEHIND_A_POOLER)
             self._warned = True
             return
         while not await db.arun(connection, store.hold_liveness_lock(self._worker, secrets.randbits(63))):

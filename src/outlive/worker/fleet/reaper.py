@@ -19,25 +19,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import math
 import socket
 import time
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 import psycopg
 
 from outlive import linux, store
-from outlive.config import Config
+from outlive.config import KEEP_SCHEDULES_S, KEEP_UNUSED_S, KEEP_WORKERS_S, Config
 from outlive.humanize import counted, short_id
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
+from outlive.states import State
+from outlive.worker import log
 from outlive.worker.fleet import schedules
 from outlive.worker.fleet.absences import CAUTIOUS_MISSING_S, Absences
-from outlive.worker.fleet.clocks import Clocks
-from outlive.worker.fleet.pruning import Pruning
-from outlive.worker.limits import cgroups
+from outlive.worker.limits import cgroups, running_time
 from outlive.worker.processes.zygote_handle import SUPERVISOR
 from outlive.worker.reporting.alerts import Alerts, Announcements
 from outlive.worker.reporting.telemetry import Telemetry
@@ -52,9 +52,14 @@ NEVER_LOCKED_S = 10.0
 dead at most 15 s after the server is back: some seconds until a reaper connects, these ten, and a check."""
 LATELY_S = 600.0
 """Whose attempts are looked for every second: those of workers that ended so lately. A sweep looks for all."""
+CLOCK_JUMP_S = 5.0
+"""More than an answer may be late, and much less than a lease. The same for a process that stood still."""
+LATE_ANSWER_S = 1.0
+MAX_SLOWEST_S = 60.0
+"""How slow a worker may be for all others to wait for it after a jump of a clock."""
+LOOK_AGAIN_S = 3600.0
+"""How soon jobs are looked at again that were not pruned."""
 _LOCK = "outlive sweep"
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Reaper:
@@ -112,7 +117,7 @@ class Reaper:
         """Log deaths, and kill the processes that dead workers have left on this machine. Those of living workers have
         a variable that names their supervisor."""
         for worker in dead:
-            _log.error(
+            log.error(
                 "Dead worker detected: %s (%s on %s, pid %d): %s; it had %s",
                 short_id(worker.id), worker.name, worker.hostname, worker.pid, worker.why,
                 counted(worker.running, "job"), extra={"worker": worker.id},
@@ -134,7 +139,7 @@ class Reaper:
             for job in ended:
                 about = {"job_id": job.id, "task": job.task, "worker": job.worker, "state": job.state}
                 held = "job %s, held by %s: %s; it is %s"
-                _log.error(held, short_id(job.id), job.worker_name, why, job.state, extra=about)
+                log.error(held, short_id(job.id), job.worker_name, why, job.state, extra=about)
             if self.telemetry is not None and self.telemetry.receivers:
                 for run in await self.session.run(store.lost_runs([job.token for job in ended])):
                     self.telemetry.lost(run)
@@ -192,3 +197,93 @@ class Reaper:
     def _connected_s(self) -> float:
         """For how long the database was not away, as far as this reaper knows."""
         return self._note_connection() - self.absences.reconnected_at
+
+
+class Clocks:
+    """Whether leases and heartbeats are as old as they look: clocks may jump, and this process may stand still."""
+
+    def __init__(self, session: Session, config: Config) -> None:
+        self._session, self._slowest_s = session, max(config.renew_s, config.heartbeat_s)
+        self.offset_s: float | None = None
+        """The database's clock minus this process' monotonic clock; None if it is not known yet."""
+        self._distrusted_until = 0.0
+        self._behind_s = running_time.behind_s()
+
+    def database_time(self) -> float | None:
+        """The database's time by this process' clock: a jump after the last comparison is not in it."""
+        return None if self.offset_s is None else time.monotonic() + self.offset_s
+
+    async def compare(self) -> None:
+        asked_at = time.monotonic()
+        await self.note(await self._session.run(store.clock()), asked_at)
+
+    async def note(self, database_time: float, asked_at: float) -> None:
+        """Notice a jump of the database's clock, for which it was asked at that moment of the monotonic clock."""
+        if time.monotonic() - asked_at > LATE_ANSWER_S:
+            return  # The answer does not say when in between the database read its clock.
+        offset_s = database_time - asked_at
+        jumped_s = 0.0 if self.offset_s is None else offset_s - self.offset_s
+        self.offset_s = offset_s
+        if abs(jumped_s) > CLOCK_JUMP_S:
+            await self._distrust(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
+
+    async def trusted(self) -> bool:
+        """If this process stood still, all workers may have, and the database with them."""
+        stood_s = running_time.behind_s() - self._behind_s
+        self._behind_s += stood_s
+        if stood_s > CLOCK_JUMP_S:
+            await self._distrust(f"this process stood still for {stood_s:.0f} s")
+        return time.monotonic() >= self._distrusted_until
+
+    async def _distrust(self, why: str) -> None:
+        """Give every worker the time to renew its leases and to send a heartbeat."""
+        slowest_s = await self._session.run(store.slowest(self._slowest_s))
+        # One worker with a heartbeat an hour must not suspend the leases of all others: its own dead_s is longer still.
+        wait_s = 2 * min(slowest_s, MAX_SLOWEST_S)
+        self._distrusted_until = time.monotonic() + wait_s
+        log.error("%s: for %g s no lease expires and no worker is declared dead for its heartbeat", why, wait_s)
+
+
+class Pruning:
+    """What is old enough is deleted, some thousands of rows at a time. `outlive prune` does the same."""
+
+    def __init__(self, session: Session, config: Config) -> None:
+        self._session, self._config = session, config
+        self._marks: dict[State, datetime] = {}
+        """The end of the last job of each state that was considered."""
+        self._marked_at = self._forgot_at = -math.inf
+
+    async def run_once(self) -> int:
+        """Delete all that is old enough. Returns how many jobs."""
+        run, keep_s = self._session.run, self._config.keep_s
+        pruned = sum([await self._prune_finished(state, keep_s[state]) for state in keep_s])
+        await run(store.prune_batches(keep_s=max(keep_s.values())))
+        await run(store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
+        gone, more = 1, True
+        while gone and more:  # Jobs that another transaction has locked wait for the next sweep.
+            gone, more = await run(store.prune_expired())
+            pruned += gone
+        await run(store.prune_awaited())
+        await run(store.prune_watched())
+        await run(store.prune_crashes(keep_s=self._config.keep_failed_s))
+        await run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+        await run(store.prune_audit())
+        if (now := time.monotonic()) - self._forgot_at > LOOK_AGAIN_S:  # It may read all jobs.
+            self._forgot_at = now
+            await run(store.prune_unused(keep_s=KEEP_UNUSED_S))
+        return pruned
+
+    async def _prune_finished(self, state: State, keep_s: float) -> int:
+        """Jobs of some tasks are kept for longer than others. They are passed over once, and looked at again an hour
+        later, as are jobs that another transaction has locked."""
+        now = time.monotonic()
+        if now - self._marked_at > LOOK_AGAIN_S:
+            self._marks, self._marked_at = {}, now
+        pruned, more = 0, True
+        while more:
+            after = self._marks.get(state)
+            gone, more, mark = await self._session.run(store.prune_finished(state, keep_s=keep_s, after=after))
+            pruned += gone
+            if mark is not None:
+                self._marks[state] = mark
+        return pruned

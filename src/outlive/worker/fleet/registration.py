@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,6 +27,7 @@ from outlive.model import Schedule, SourceLimits
 from outlive.policy import TaskRow
 from outlive.protocol import Ready
 from outlive.statement import Statement
+from outlive.worker import log
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
@@ -44,8 +44,6 @@ _TAKEN_OVER = (
     "the app {0} had tasks of the same name with other functions, and their unfinished jobs run here now: {1}; if {0} "
     "is this app before a move, all is well; if not, stop this worker and give its tasks names of their own with name=…"
 )
-
-_log = logging.getLogger("outlive.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Registration:
         self._tasks, self._served = {one.name: one for one in ready.tasks}, served
         self._sources, self._to_declare = ready.sources, ready.schedules
         if left := len(self._tasks) - len(served):
-            _log.info("%s labels that this worker does not have", counted(left, "task needs", "tasks need"))
+            log.info("%s labels that this worker does not have", counted(left, "task needs", "tasks need"))
         if self._me.formerly is not None and self._declared is None:
             self._declared = ready.schedules  # It has declared them under its former id.
         self._due.set()
@@ -133,7 +131,7 @@ class Registration:
             except psycopg.errors.LockNotAvailable:
                 locked.append("schedules")
         if locked and locked != self._locked:
-            _log.warning("another transaction has locked %s: what this app declares waits for it", ", ".join(locked))
+            log.warning("another transaction has locked %s: what this app declares waits for it", ", ".join(locked))
         self._locked = locked
         if not locked and tasks is self._tasks:
             self._due.clear()
@@ -154,13 +152,13 @@ class Registration:
             if not rival.same:
                 raise ConfigError(_APART.format(rival.app, few(rival.tasks)))
         for former in await self._others(store.taken_over_tasks):
-            _log.error(_TAKEN_OVER.format(former.app, few(former.tasks)))
+            log.error(_TAKEN_OVER.format(former.app, few(former.tasks)))
 
     async def _log_rivals(self) -> None:
         """Log, once, that another app has tasks of the same name, since a reload or with the same functions."""
         rivals = {rival.app: rival for rival in await self._others(store.rival_tasks)}
         for app in rivals.keys() - self._known_rivals:
-            _log.error(_APART.format(app, few(rivals[app].tasks)))
+            log.error(_APART.format(app, few(rivals[app].tasks)))
         self._known_rivals = set(rivals)
 
     async def _take_back_schedules(self) -> None:

@@ -7,7 +7,6 @@ was due with what this worker has read, and skips a row that another worker has 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from outlive import db, program, store, timetable
 from outlive.errors import ConfigError
 from outlive.humanize import counted
 from outlive.model import Declared, DueSchedule, Fired, Schedule
+from outlive.worker import log
 from outlive.worker.loops import wait
 from outlive.worker.session import Runner, Session
 
@@ -32,8 +32,6 @@ LOOK_S = 1.0
 _LOCKED = frozenset({"55P03", "57014"})
 _NOT_THE_ROW = ("08", "25", "40", "42501", "53", "57")
 """How the SQLSTATEs begin that would meet every schedule: the connection, the mode, the role or the server."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Schedules:
@@ -75,7 +73,7 @@ class Schedules:
             if error.sqlstate in _LOCKED:
                 if schedule.name not in self._locked:
                     later = "schedule %s fires later, and is tried again every second: %s"
-                    _log.warning(later, schedule.name, db.summary(error))
+                    log.warning(later, schedule.name, db.summary(error))
                 self._locked.add(schedule.name)
             elif error.sqlstate is None or error.sqlstate.startswith(_NOT_THE_ROW):
                 raise
@@ -92,7 +90,7 @@ class Schedules:
     async def _note_trouble(self, schedule: DueSchedule, trouble: str) -> None:
         """Log it once: the row keeps it, and every worker reads the row."""
         if schedule.trouble != trouble and await self._firing.run(store.note_trouble(schedule, trouble)):
-            _log.error("schedule %s can't fire: %s", schedule.name, trouble)
+            log.error("schedule %s can't fire: %s", schedule.name, trouble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +125,11 @@ async def check(session: Session) -> None:
         if withdrawn:
             _log_withdrawn(app, [name])
         else:
-            _log.warning("the schedule %s of the app %s is in force again: a living worker declares it", name, app)
+            log.warning("the schedule %s of the app %s is in force again: a living worker declares it", name, app)
 
 
 def _log_withdrawn(app: str, schedules: Sequence[str]) -> None:
-    _log.warning(
+    log.warning(
         "schedules no longer fire, because the app %s runs and no longer declares them: %s. They are deleted after a "
         "week. If they belong to another service whose app has the same name, they fire again when that service "
         'starts; tell the two apart with App(service="…")',
@@ -143,12 +141,12 @@ def _log_declaration(declared: Declared, app: str) -> None:
     if declared.withdrawn:
         _log_withdrawn(app, declared.withdrawn)
     for name in declared.taken:
-        _log.warning(
+        log.warning(
             "another app has declared a schedule %s too, and this worker takes it over: rename one of them, unless "
             "that app has dropped it", name,
         )  # fmt: skip
     for name in declared.refused:
-        _log.warning(
+        log.warning(
             "the schedule %s of this app is not in force, because an operator has made one of that name: rename it, "
             "or run `%s` for the operator's and restart this worker",
             name, program.command(f"schedules remove {name}"),
@@ -159,8 +157,8 @@ def _log_firing(schedule: DueSchedule, plan: Plan, fired: Fired) -> None:
     if plan.missed_since is not None:
         made = counted(fired.jobs, "job is made", "jobs are made")
         how = "schedule %s missed its firings since %s: %s for all of them (missed=%s)"
-        _log.warning(how, schedule.name, plan.missed_since.isoformat(), made, schedule.missed)
+        log.warning(how, schedule.name, plan.missed_since.isoformat(), made, schedule.missed)
     if fired.busy is not None:
-        _log.info("schedule %s skips a firing: job %s of an earlier one is not finished", schedule.name, fired.busy)
+        log.info("schedule %s skips a firing: job %s of an earlier one is not finished", schedule.name, fired.busy)
     elif fired.jobs:
-        _log.debug("schedule %s fired: %s", schedule.name, counted(fired.jobs, "job"))
+        log.debug("schedule %s fired: %s", schedule.name, counted(fired.jobs, "job"))

@@ -18,7 +18,6 @@ its seat to a host that has none. A seat that stays vacant is taken all the same
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random
 import time
@@ -26,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from outlive import store
+from outlive.worker import log
 from outlive.worker.fleet.liveness import Then
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.processes.slots import Slots
@@ -44,8 +44,6 @@ STAY_S = 60.0
 """How long a watcher stays that had to take again what it has left."""
 
 RunOnce = Callable[[], Awaitable[None]]
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Seat:
@@ -137,7 +135,7 @@ class Seat:
     def _sit(self, since: float | None) -> None:
         """This worker has a seat for a term since then; None: no more."""
         if (since is None) != (self._until == -math.inf):
-            _log.debug("Worker %s is %s watcher", self._worker, "no longer a" if since is None else "a")
+            log.debug("Worker %s is %s watcher", self._worker, "no longer a" if since is None else "a")
         self._vacant_since = None
         self._until = -math.inf if since is None else since + TERM_S
         if since is not None:

@@ -11,7 +11,6 @@ job, whatever that process does to its environment and its parents.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from uuid import UUID
 
 from outlive import linux
+from outlive.worker import log
 
 PREFIX = "outlive-"
 SUPERVISOR = "supervisor"
@@ -28,8 +28,6 @@ EMPTY_S, SWEPT_S = 1.0, 0.1
 """How long a worker that stops waits for killed processes to be gone, and one that starts for those of a dead one."""
 GATHER_ROUNDS = 5
 """How often `gather` checks whether a job has forked while its processes were moved."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ class Groups:
             groups.zygote.path.mkdir()
             return groups
         except OSError as error:
-            _log.info("memory is limited by polling, because no cgroup can be made in %s: %s", place.path, error)
+            log.info("memory is limited by polling, because no cgroup can be made in %s: %s", place.path, error)
             groups.end()
         return None
 

@@ -8,13 +8,13 @@ kernel chose the job: it prefers jobs to all other processes.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import time
 
 from outlive import linux
 from outlive.protocol import Exited
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.limits import cgroups
 from outlive.worker.limits.cgroups import Group, Groups
 from outlive.worker.limits.memory import LITTLE_BYTES, MemorySeries
@@ -31,8 +31,6 @@ KILLED = "the kernel killed a process of the job for lack of memory"
 POSSIBLY = (
     "the process was killed by SIGKILL; the kernel killed a process for lack of memory at that time, possibly this one"
 )
-
-_log = logging.getLogger("outlive.worker")
 
 
 def give_cgroup(child: Child, current: Assignment, groups: Groups | None) -> None:
@@ -113,7 +111,7 @@ def enforce_idle(child: Child, limit_bytes: int) -> None:
     most = child.survey.most_bytes() - child.inherited_bytes
     if most > limit_bytes and (kept := _own_bytes(child) or 0) > limit_bytes:
         text = "child %d of %s keeps %s bytes of its earlier jobs, over their limit of %s: it is replaced"
-        _log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")
+        log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")
         child.retiring = True
         child.signal(signal.SIGKILL)
 

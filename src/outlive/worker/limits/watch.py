@@ -8,15 +8,14 @@ ending/process_deaths.py.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import signal
 import time
 
 from outlive import linux
-from outlive.humanize import short_id
 from outlive.protocol import FOR_ALL, TICK_S
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.limits import memory_limits, running_time
 from outlive.worker.processes.assignments import LEASE_LOST, Assignment, Verdict
 from outlive.worker.processes.children import KILL_AFTER_S, LEAVE_S, Child, Pulse, Shared
@@ -38,8 +37,6 @@ ABORT_S = 1.0
 """How long a blocked process may take to write its stack and die, before it is killed."""
 FULL = 0.8
 """A shared child that has this part of its memory limit takes no more jobs, and is replaced."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Watch:
@@ -77,7 +74,7 @@ class Watch:
         elif child.leaving_since is None:
             child.leaving_since = now
         elif now - child.leaving_since > LEAVE_S:
-            _log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
+            log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
             child.signal(signal.SIGKILL)
             child.leaving_since = now
 
@@ -88,7 +85,7 @@ class Watch:
             return
         one.decide(verdict)
         if outcome is Outcome.TIMED_OUT:
-            _log.warning("Job %s timed out", short_id(one.job.id), extra=job_log.fields(one.job))
+            job_log.note("WARNING", "Job %s timed out", one.job)
         self._stop(child, one)
 
     def _stop(self, child: Child, one: Assignment) -> None:
@@ -144,8 +141,7 @@ class Watch:
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
         The job is given back at no cost; one that stops its own supervisor is charged later (`Supervisor._obey`).
         """
-        job = child.current.job
-        _log.error("job %s: %s; its process is killed", short_id(job.id), LEASE_LOST.error, extra=job_log.fields(job))
+        job_log.note("ERROR", "job %s: %s; its process is killed", child.current.job, LEASE_LOST.error)
         self._leases.not_kept.update(child.given)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given.values():
@@ -190,7 +186,7 @@ class Watch:
         late = [one for one in child.given.values() if self._leases.expired(one.job.token, now)]
         fresh = [one for one in late if one.verdict is not LEASE_LOST]
         if fresh:
-            _log.error("%d jobs of child %d: %s; it is killed", len(fresh), child.pid, LEASE_LOST.error)
+            log.error("%d jobs of child %d: %s; it is killed", len(fresh), child.pid, LEASE_LOST.error)
             self._leases.not_kept.update(one.job.token for one in fresh)
             for one in fresh:
                 one.decide(LEASE_LOST)
@@ -222,10 +218,10 @@ class Watch:
             beside = len(child.given) - 1
             error = f"it blocked the event loop that it shares with {beside} other jobs for {still_s:.1f} s"
             one.decide(Verdict(Outcome.CRASHED, error))
-            _log.error("job %s: %s; its process is killed", short_id(one.job.id), error, extra=job_log.fields(one.job))
+            job_log.note("ERROR", "job %s: %s; its process is killed", one.job, error)
         else:
             text = "the loop of child %d of %s stood still for %.1f s, and no job is known to block it: it is killed"
-            _log.error(text, child.pid, child.task, still_s)
+            log.error(text, child.pid, child.task, still_s)
         shared.aborted_at = now
         child.retiring = True
         child.signal(signal.SIGABRT)
@@ -243,12 +239,12 @@ class Watch:
         shared.used_bytes = used_bytes
         if used_bytes > limit_bytes:
             text = "child %d of %s has %s bytes, over the limit of %s: it is killed, and its %d jobs begin again"
-            _log.error(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}", len(child.given))
+            log.error(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}", len(child.given))
             most = max(child.given.values(), key=lambda one: one.grown_bytes)
             shared.grower = most.job.token if most.grown_bytes > used_bytes // 2 else 0
             child.retiring, shared.aborted_at = True, running_time.now()
             child.signal(signal.SIGKILL)
         elif used_bytes > FULL * limit_bytes and not child.retiring:
             text = "child %d of %s has %s of %s bytes: it takes no more jobs, and is replaced"
-            _log.info(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}")
+            log.info(text, child.pid, child.task, f"{used_bytes:,}", f"{limit_bytes:,}")
             child.retire()

@@ -7,7 +7,6 @@ child that sends what outlive's own code never sends is killed. No child keeps t
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from collections import Counter, deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import msgspec
 from outlive import linux, protocol
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.limits import running_time
 from outlive.worker.processes.assignments import Assignment, Verdict
 from outlive.worker.processes.children import Child
@@ -44,8 +44,6 @@ MOST_PIECES = 4
 MAX_CALLS = 8
 """How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
 interrupts it."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class _Name(msgspec.Struct, array_like=True):
@@ -161,7 +159,7 @@ class ChildReader:
 
     def distrust(self, child: Child, reason: str) -> None:
         """Kill a child that breaks the protocol, and ignore what else it sends."""
-        _log.error("child %d %s: it is killed", child.pid, reason)
+        log.error("child %d %s: it is killed", child.pid, reason)
         self._stop_reading(child)
         child.retiring = child.distrusted = True
         if child.given and not child.shared:

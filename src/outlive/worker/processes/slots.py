@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from outlive.model import Claimed, Ended
 from outlive.policy import TaskRow
 from outlive.protocol import Done, Ready, Stopping
 from outlive.states import Outcome
+from outlive.worker import log
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.claiming.room import Room
 from outlive.worker.ending.ends import DeferredEnds, Unclean, answered
@@ -42,8 +42,6 @@ MOVE_S = 0.04
 MAX_PAUSE_S = 30.0
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Slots:
@@ -133,9 +131,9 @@ class Slots:
         if (trouble := self.zygotes.trouble(now)) == self.trouble:
             return
         if trouble is not None:
-            _log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
+            log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
         else:
-            _log.info("this worker can begin jobs again")
+            log.info("this worker can begin jobs again")
         self.trouble = trouble
         self.report.trouble_changed()
 
@@ -236,7 +234,7 @@ class Slots:
 
     def give_up_on(self, child: Child) -> None:
         """A child does not begin its job: it is stopped, or stuck."""
-        _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
+        log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
         self.place_again(child.recall(), WAIT_FOR_CHILD_S)
         if not child.given:  # Otherwise it has just begun it.

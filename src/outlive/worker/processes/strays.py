@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection
 
 from outlive import linux
 from outlive.embedded import keeper
+from outlive.worker import log
 
 OWN = "_OUTLIVE_OWN"
 """This variable marks the supervisor's own commands, such as the keeper of an embedded server. No job has it."""
 _KEEPER = keeper.__file__.encode()
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Strays:
@@ -54,4 +52,4 @@ class Strays:
 
 
 def warn_of_unkillable(pid: int) -> None:
-    _log.warning("process %d, left behind by a job, can't be killed: end it by hand (it may run as another user)", pid)
+    log.warning("process %d, left behind by a job, can't be killed: end it by hand (it may run as another user)", pid)

@@ -7,7 +7,6 @@ when it dies; its jobs outlive it, below their parents.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -18,6 +17,7 @@ from uuid import UUID
 from outlive import linux
 from outlive.errors import AppNotFound, ConfigError
 from outlive.protocol import Exited, Forked, Left, NotForked, Ready
+from outlive.worker import log
 from outlive.worker.ending.ends import last_line
 from outlive.worker.limits import cgroups
 from outlive.worker.processes.children import Child
@@ -37,8 +37,6 @@ GONE_S = 4.0
 CONTINUE_S = 0.3
 """How often stopped zygotes and parents are continued. It costs one system call each."""
 NOT_IMPORTED = (AppNotFound, ConfigError, OSError)
-
-_log = logging.getLogger("outlive.worker")
 
 
 class Zygotes:
@@ -79,7 +77,7 @@ class Zygotes:
         """Kill what dead workers left on this machine, and start the zygote, before any connection is open."""
         linux.become_subreaper()
         if orphans := linux.kill_orphans(SUPERVISOR):
-            _log.warning("killed %d processes of workers that died on this machine", len(orphans))
+            log.warning("killed %d processes of workers that died on this machine", len(orphans))
         cgroups.remove_orphans()
         self.groups = cgroups.Groups.make(self.worker)
         self.current = self._start_zygote()
@@ -112,7 +110,7 @@ class Zygotes:
         """Fork children from this zygote, which has imported the app."""
         if ready.threads:
             names = ", ".join(ready.threads)
-            _log.warning("the app started threads at import (%s): forked jobs do not have them", names)
+            log.warning("the app started threads at import (%s): forked jobs do not have them", names)
         self._not_imported, self.reload_error = "", None
         self.current = zygote
         zygote.control.listen(partial(self._handle, zygote, None))
@@ -124,12 +122,12 @@ class Zygotes:
         try:
             new, ready = await self._import_app()
         except NOT_IMPORTED as error:
-            _log.error("the reload failed, and the worker goes on with the old app: %s", error)
+            log.error("the reload failed, and the worker goes on with the old app: %s", error)
             self.reload_error = last_line(str(error))
             return
         for child in self.children:
             child.retire()
-        _log.info("the app was reloaded: %d tasks", len(ready.tasks))
+        log.info("the app was reloaded: %d tasks", len(ready.tasks))
         self._use(new, ready)
 
     async def _restart(self) -> None:
@@ -141,7 +139,7 @@ class Zygotes:
             except NOT_IMPORTED as error:
                 not_imported = f"the app can't be imported again: {last_line(str(error))}"
                 if not_imported != self._not_imported:  # Log it once, not every second.
-                    _log.error("the new zygote can't import the app yet: %s", error)
+                    log.error("the new zygote can't import the app yet: %s", error)
                 self._not_imported = not_imported
                 await asyncio.sleep(RESTART_S)
                 continue
@@ -213,7 +211,7 @@ class Zygotes:
 
     def _refuse(self, reason: str) -> None:
         self._refused = (time.monotonic(), reason)
-        _log.error("a child could not be forked: %s; this worker claims nothing until one can be", reason)
+        log.error("a child could not be forked: %s; this worker claims nothing until one can be", reason)
 
     # Reports of forks and deaths
 
@@ -227,7 +225,7 @@ class Zygotes:
                 asked.pid = pid
                 if isinstance(asked, Child) and not asked.retiring:  # Otherwise it was dismissed before it was there.
                     if self._refused is not None:
-                        _log.info("children can be forked again")
+                        log.info("children can be forked again")
                         self._refused = None
                     self._slots.child_ready()
             case NotForked(reason):
@@ -269,7 +267,7 @@ class Zygotes:
             if child.zygote is zygote:
                 child.retire()
         which = "the zygote" if zygote is self.current else "a replaced zygote"
-        _log.error("%s died%s: the jobs below it go on", which, self._slots.deaths.zygote_died())
+        log.error("%s died%s: the jobs below it go on", which, self._slots.deaths.zygote_died())
         if zygote is self.current and not self.closing:
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 

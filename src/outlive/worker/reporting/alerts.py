@@ -20,6 +20,7 @@ from outlive import linux, program, store
 from outlive.config import ALERTS, Config
 from outlive.humanize import short_id, unserved
 from outlive.metrics.tallies import bounded
+from outlive.worker import log
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
@@ -33,7 +34,6 @@ MOST_UNSERVED = 20
 CRASHING_JOBS, CRASHING_WITHIN_S = 5, 600.0
 
 _log = logging.getLogger("outlive.alerts")
-_worker_log = logging.getLogger("outlive.worker")
 
 
 class Alerts:
@@ -157,7 +157,7 @@ class Announcements:
         untold = store.untold_killers(batch=self._alerts.room, command=command is not None)
         for killer in await self._session.run(untold):
             about = {"job_id": killer["id"], "task": killer["task"], "worker": killer.pop("worker")}
-            _worker_log.warning("Job %s is quarantined: %s", short_id(killer["id"]), killer["details"], extra=about)
+            log.warning("Job %s is quarantined: %s", short_id(killer["id"]), killer["details"], extra=about)
             self.quarantines[bounded(self.quarantines, killer["task"])] += 1
             self._alerts.send(command, "quarantine", killer)
 
@@ -166,11 +166,11 @@ class Announcements:
         command = self._config.on_source_paused
         for source in await self._session.run(store.breakers(command=command is not None)):
             if source["paused_until"] is None:
-                _worker_log.warning("the source %s works again: its breaker is closed", source["name"])
+                log.warning("the source %s works again: its breaker is closed", source["name"])
             else:
                 until = f"{source['paused_until'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
                 paused = "the source %s is paused until %s, after %d failures in a row"
-                _worker_log.error(paused, source["name"], until, source["failure_streak"])
+                log.error(paused, source["name"], until, source["failure_streak"])
             self._alerts.send(command, "source_paused", source)
 
     async def unserved(self) -> None:
@@ -179,12 +179,12 @@ class Announcements:
         for lane in sorted(found.keys() - self._unserved)[:MOST_UNSERVED]:
             why, cure = unserved(*lane, found[lane])
             todo = cure if found[lane] else f"see `{program.command('doctor')}`"  # There is more than one cure.
-            _worker_log.warning("jobs wait, and %s: %s", why, todo)
+            log.warning("jobs wait, and %s: %s", why, todo)
         self._unserved = set(found)
 
     async def crashing_tasks(self) -> None:
         command = self._config.on_quarantine
         crashing = store.crashing_tasks(jobs=CRASHING_JOBS, within_s=CRASHING_WITHIN_S, command=command is not None)
         for task in await self._session.run(crashing):
-            _worker_log.error("task %(task)s keeps crashing: %(crashes)d crashes of %(jobs)d jobs in ten minutes", task)
+            log.error("task %(task)s keeps crashing: %(crashes)d crashes of %(jobs)d jobs in ten minutes", task)
             self._alerts.send(command, "task_keeps_crashing", task)

@@ -20,6 +20,7 @@ from outlive import logs, output, stacks, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
+from outlive.worker import log
 
 _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
 MAX_ERROR_CHARS = 80
@@ -29,17 +30,22 @@ _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "
 Success = tuple[UUID, str, int, float | None]
 """An attempt: the job's id, its task, the number of the attempt, and how long it took."""
 
-_log = logging.getLogger("outlive.worker")
-
 
 def starting(job: Claimed) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
+    if log.isEnabledFor(logging.DEBUG):
         logs.write("DEBUG", f"Starting job {short_id(job.id)} ({job.task})", lambda: fields(job))
+
+
+def note(level: str, words: str, *values: object) -> None:
+    """A line about the job that is among the values."""
+    (job,) = (one for one in values if isinstance(one, Claimed))
+    named = [short_id(job.id) if one is job else one for one in values]
+    log.log(_LEVELS[level.encode()], words, *named, extra=fields(job))
 
 
 def shows_info() -> bool:
     """Whether the log has the lines of successes, and what jobs print."""
-    return _log.isEnabledFor(logging.INFO)
+    return log.isEnabledFor(logging.INFO)
 
 
 def succeeded(ended: list[Success], *, worker: UUID) -> None:
@@ -65,7 +71,7 @@ def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, 
     """
     for_good = state in (State.FAILED, State.QUARANTINED)
     level = "INFO" if end.outcome not in FAULTS else "ERROR" if for_good else "WARNING"
-    if not _log.isEnabledFor(_LEVELS[level.encode()]):
+    if not log.isEnabledFor(_LEVELS[level.encode()]):
         return
     coded = end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)
     words = f"failed with code {_code(end)}" if coded else end.outcome
@@ -107,7 +113,7 @@ def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> boo
     level = logging.INFO
     if line.startswith(_SIGN):
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
-    if not _log.isEnabledFor(level):
+    if not log.isEnabledFor(level):
         return False
     logs.later(partial(_said, time.time(), whose, line), size=len(line))
     return True
@@ -129,7 +135,7 @@ def _said(created: float, whose: Callable[[], tuple[str, dict[str, object]]], li
 
 def left_out(job: Claimed, lines: int) -> None:
     """A job prints more than is logged."""
-    if _log.isEnabledFor(logging.WARNING):
+    if log.isEnabledFor(logging.WARNING):
         were = f"of job {short_id(job.id)} {'was' if lines == 1 else 'were'} left out here"
         words = f"{counted(lines, 'line')} {were}: it prints too much at once ({job.task}, attempt {job.attempt})"
         logs.write("WARNING", words, lambda: fields(job) | {"left_out": lines})

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import time
@@ -23,6 +22,7 @@ from outlive.metrics import catalogue, exposition
 from outlive.metrics.database import SILENT, DatabaseMetrics
 from outlive.metrics.endpoint import Endpoint, Response, Routes
 from outlive.metrics.exposition import Figures, Values
+from outlive.worker import log
 from outlive.worker.fleet.reaper import Reaper
 from outlive.worker.fleet.registration import Identity
 from outlive.worker.loops import forever
@@ -38,8 +38,6 @@ KEEP_S = 1.0
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Jobs don't have these in their environment: they could send notifications in the name of their worker."""
 EVERY_S = 10.0
-
-_log = logging.getLogger("outlive.worker")
 
 
 class WorkerVitals:
@@ -167,7 +165,7 @@ async def monitored(config: Config, vitals: Vitals, systemd: Systemd) -> AsyncIt
         if config.metrics_listen is not None:
             exposition.require()
             endpoint = Endpoint(config.metrics_listen, Pages(vitals).routes())
-            _log.info("metrics and probes are at %s", endpoint.address)
+            log.info("metrics and probes are at %s", endpoint.address)
             loops.append(asyncio.create_task(forever("endpoint", endpoint.run_once)))
         yield
     finally:
