@@ -221,6 +221,7 @@ def _started(pid: int) -> int:
 
 
 def lives(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     return bool(_started(pid))
 
 

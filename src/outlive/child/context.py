@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 import msgspec
@@ -31,10 +31,6 @@ MAX_KEY_BYTES = 1000  # Scope, source and key of a record share a row of an inde
 R = TypeVar("R")
 own_task: ContextVar[object] = ContextVar("own_task", default=None)
 """The task of asyncio that calls the function of an async job. The tasks that it begins inherit it."""
-
-
-class _Patience(TypedDict, total=False):
-    timeout: validation.Duration | None
 
 
 class NoJob(OutliveError):
@@ -215,12 +211,12 @@ class Context:
             raise BadArguments(f"{error}; {way_out}") from error
 
     @overload
-    async def areceive(self, signal: str, kind: type[R], **options: Unpack[_Patience]) -> R: ...
+    async def areceive(self, signal: str, kind: type[R], *, timeout: validation.Duration | None = None) -> R: ...  # noqa: ASYNC109
     @overload
-    async def areceive(self, signal: str, kind: Any = ..., **options: Unpack[_Patience]) -> Any: ...
-    async def areceive(self, signal: str, kind: Any = Any, **options: Unpack[_Patience]) -> Any:
+    async def areceive(self, signal: str, kind: Any = ..., *, timeout: validation.Duration | None = None) -> Any: ...  # noqa: ASYNC109
+    async def areceive(self, signal: str, kind: Any = Any, *, timeout: validation.Duration | None = None) -> Any:  # noqa: ASYNC109
         """The async twin of `receive`."""
-        return await self._until_over(self._receive(signal, kind, options.get("timeout")))
+        return await self._until_over(self._receive(signal, kind, timeout))
 
     def gather(self, jobs: Iterable[Spawned[R]]) -> list[R]:
         """Enqueue these jobs, wait until all have ended, and return their results in this order.

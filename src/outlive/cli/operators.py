@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,7 +102,7 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
     else:
         jobs = list(dict.fromkeys(found_id(context, "job", digits) for digits in chosen))
         total = len(jobs)
-    with _progress(verb.name, total) as advance, _interruptible() as interrupted:
+    with screen.progress(verb.name, total) as advance, _interruptible() as interrupted:
         context.do(verbs.act(tally, jobs, operator(), stop=lambda done: advance(done) or interrupted()))
     return tally
 
@@ -123,21 +122,6 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(pressed)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress(word: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, only on a terminal, which is removed at the end. Gives the function that moves it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        bar = shown.add_task(word, total=total)
-        yield lambda jobs: shown.advance(bar, jobs)
 
 
 def _report(tally: Tally, *, json: bool) -> None:

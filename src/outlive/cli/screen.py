@@ -231,6 +231,21 @@ class Listing(Generic[T]):
 
 
 @contextlib.contextmanager
+def progress(word: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, only on a terminal, which is removed at the end. Gives the function that moves it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        bar = shown.add_task(word, total=total)
+        yield lambda jobs: shown.advance(bar, jobs)
+
+
+@contextlib.contextmanager
 def _keys() -> Iterator[Callable[[bytes, float], bool]]:
     """Gives a function that waits for some seconds, and returns whether one of these keys was pressed."""
     if not sys.stdin or not sys.stdin.isatty():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -75,13 +76,12 @@ class Counts(NamedTuple):
     def by(self, *keys: str) -> Counter[Any]:
         counts: Counter[Any] = Counter()
         for row in self.rows:
-            counts[tuple(row[key] for key in keys) if keys[1:] else row[keys[0]]] += row["jobs"]
+            counts[itemgetter(*keys)(row)] += row["jobs"]
         return counts
 
     def estimated(self, *keys: str) -> set[Any]:
         """What of these keys has an estimated count."""
-        rows = [row for row in self.rows if row["estimated"]]
-        return {tuple(row[key] for key in keys) if keys[1:] else row[keys[0]] for row in rows}
+        return {itemgetter(*keys)(row) for row in self.rows if row["estimated"]}
 
     def ended(self) -> str:
         return ", ".join(f"{rate(per_s)} {state}" for state, per_s in self.ended_per_s.items())

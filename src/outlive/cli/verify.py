@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from datetime import datetime
 from typing import Any
@@ -14,7 +13,6 @@ from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.cli.screen import Column, count_of, of, time_of
-from outlive.humanize import number
 
 BATCH = 50_000
 """How many jobs a statement looks at: its snapshot is soon over."""
@@ -60,7 +58,7 @@ def _look_at_jobs(context: CommandContext) -> tuple[list[tuple[str, UUID]], int,
     """What is wrong with which job, how many jobs there are, and since when. A terminal shows how far it is."""
     wrong: list[tuple[str, UUID]] = []
     after, jobs, since = FIRST, 0, None
-    try:
+    with screen.progress("verify", None) as advance:
         while True:
             portion = context.run(store.verify_jobs(after, batch=BATCH))
             wrong += portion.wrong
@@ -69,11 +67,4 @@ def _look_at_jobs(context: CommandContext) -> tuple[list[tuple[str, UUID]], int,
             if portion.jobs < BATCH:
                 return wrong, jobs, since
             after = portion.upto
-            _show(f"{number(jobs)} jobs")
-    finally:
-        _show("\033[K")
-
-
-def _show(words: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{words}\r", end="", file=sys.stderr, flush=True)
+            advance(portion.jobs)

@@ -129,7 +129,8 @@ class App:
 
         With `recycle_after` the next jobs find what it has left. If it raises, that job fails with its error.
         """
-        self.process_starts.append(declaring.expect_plain(function))
+        rule = "@app.on_process_start takes a plain function without parameters"
+        self.process_starts.append(declaring.expect(function, declaring.PLAIN, rule))
         return function
 
     def lifespan(self, function: L, /) -> L:
@@ -137,7 +138,8 @@ class App:
 
         The function is async, and yields once in between. Only jobs of tasks with `share` have it.
         """
-        self.lifespans.append(declaring.expect_async_generator(function))
+        rule = "@app.lifespan takes an async function without parameters that yields once"
+        self.lifespans.append(declaring.expect(function, declaring.ASYNC_GENERATOR, rule))
         return function
 
     def on_failed(self, task: F, /) -> F:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FunctionType
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+PLAIN, ASYNC_GENERATOR = 0, inspect.CO_ASYNC_GENERATOR
+_KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | ASYNC_GENERATOR
 
 
 class TaskOptions(policy.LimitOptions, total=False):
@@ -115,21 +116,11 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
     return register
 
 
-def expect_plain(function: Callable[[], object]) -> FunctionType:
-    """The function itself. ConfigError if it can't be called before the first job of a process."""
-    plain = inspect.isfunction(function) and not function.__code__.co_flags & _NOT_PLAIN
-    return _expect(plain, function, "@app.on_process_start takes a plain function without parameters")
-
-
-def expect_async_generator(function: Callable[[], AsyncIterator[None]]) -> FunctionType:
-    """The function itself. ConfigError if it can't surround the jobs of a process."""
-    fits = inspect.isfunction(function) and inspect.isasyncgenfunction(function)
-    return _expect(fits, function, "@app.lifespan takes an async function without parameters that yields once")
-
-
-def _expect(fits: bool, function: Callable[[], object], rule: str) -> FunctionType:
+def expect(function: Callable[[], object], kind: int, rule: str) -> FunctionType:
+    """The function itself. ConfigError if it is of another kind, by the flags of its code, or has parameters."""
     try:
         inspect.signature(function).bind()
+        fits = inspect.isfunction(function) and function.__code__.co_flags & _KINDS == kind
     except (TypeError, ValueError):  # It has parameters, or is no function at all.
         fits = False
     if not fits:

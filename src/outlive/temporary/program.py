@@ -100,18 +100,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def await_end(pids: list[int]) -> None:
     """Wait for processes whose parent is gone. After a while, kill them here."""
     deadline = time.monotonic() + STOP_S
-    while any(is_alive(pid) for pid in pids):
+    while any(map(linux.lives, pids)):
         if time.monotonic() > deadline:
             for pid in pids:
                 linux.kill(pid)
             return
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    words = linux.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return bool(words) and words[0] != b"Z"
 
 
 def stopped_by_sigterm() -> AbstractContextManager[None]:

@@ -20,7 +20,6 @@ from uuid import UUID
 import psycopg
 
 from outlive import db, linux, store
-from outlive.temporary.program import is_alive
 from outlive.worker.limits.cgroups import Group
 from outlive_lab.gameday import jobs, squeeze, tables
 from outlive_lab.gameday.cluster import Cluster
@@ -221,7 +220,7 @@ class Faults:
     def _watch_orphans(self, fault: Fault, pids: list[int]) -> Iterator[None]:
         """Note when the processes below a killed supervisor are gone, or that they take too long."""
         died = time.monotonic()
-        while pids := [pid for pid in pids if is_alive(pid) and self._workers.is_ours(pid)]:
+        while pids := [pid for pid in pids if linux.lives(pid) and self._workers.is_ours(pid)]:
             if time.monotonic() - died > ORPHANS_S:
                 break
             yield

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import linux
-from outlive.temporary.program import dying_with_this, is_alive, worker_environment, worker_words
+from outlive.temporary.program import dying_with_this, worker_environment, worker_words
 from outlive_lab.gameday import jobs
 
 TARGET = f"{jobs.__name__}:app"
@@ -183,7 +183,7 @@ class Workers:
 
     def _processes(self) -> list[int]:
         pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-        return [pid for pid in pids if self.is_ours(pid) and is_alive(pid)]
+        return [pid for pid in pids if self.is_ours(pid) and linux.lives(pid)]
 
     def is_ours(self, pid: int) -> bool:
         mark = f"OUTLIVE_NAME={self.names}".encode()
