@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -18,7 +18,7 @@ import msgspec
 from outlive import program, store
 from outlive.errors import JobFailed, OutliveError, no_job
 from outlive.humanize import duration
-from outlive.statement import Row, Statement
+from outlive.statement import Row, Statement, acarry_out, carry_out
 from outlive.states import OVER, State
 
 if TYPE_CHECKING:
@@ -65,20 +65,17 @@ def collect(app: App, ids: Sequence[UUID], timeout_s: float | None, return_excep
     import threading  # Here and not at the top: a job's process that does not need it must not load it.
 
     wanted, runner, bell = Wanted(app, ids, timeout_s, return_exceptions), app.runner, threading.Event()
-    with closing(_steps(wanted, lambda left: runner.wait_for(left, bell.set))) as steps:
-        answer: Any = None
-        while not isinstance(step := steps.send(answer), list):
-            if isinstance(step, Statement):
-                try:
-                    answer = runner.read(step, wanted.until())
-                except TimeoutError:  # It would keep frames with connections alive, as the context of another error.
-                    break
-            else:
-                answer = bell.wait(step)
-                bell.clear()
-        else:
-            return step
-        raise wanted.too_late(SILENT)
+
+    def carry(step: Statement[Any] | float) -> object:
+        if isinstance(step, Statement):
+            with suppress(TimeoutError):  # As the context of another error it would keep frames with connections alive.
+                return runner.read(step, wanted.until())
+            raise wanted.too_late(SILENT)
+        bell.wait(step)
+        bell.clear()
+        return None
+
+    return carry_out(_steps(wanted, lambda left: runner.wait_for(left, bell.set)), carry)
 
 
 async def acollect(app: App, ids: Sequence[UUID], timeout_s: float | None, return_exceptions: bool) -> list[Any]:
@@ -88,28 +85,25 @@ async def acollect(app: App, ids: Sequence[UUID], timeout_s: float | None, retur
     wanted, runner = Wanted(app, ids, timeout_s, return_exceptions), app.runner
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
     ring = partial(loop.call_soon_threadsafe, bell.set)
-    with closing(_steps(wanted, lambda left: runner.wait_for(left, ring))) as steps:
-        answer: Any = None
-        while not isinstance(step := steps.send(answer), list):
-            if isinstance(step, Statement):
-                try:
-                    answer = await runner.aread(step, wanted.until())
-                except TimeoutError:
-                    break
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(step):
-                        await bell.wait()
-                bell.clear()
-        else:
-            return step
-        raise wanted.too_late(SILENT)
+
+    async def carry(step: Statement[Any] | float) -> object:
+        if isinstance(step, Statement):
+            with suppress(TimeoutError):
+                return await runner.aread(step, wanted.until())
+            raise wanted.too_late(SILENT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(step):
+                await bell.wait()
+        bell.clear()
+        return None
+
+    return await acarry_out(_steps(wanted, lambda left: runner.wait_for(left, ring)), carry)
 
 
 def _steps(
     wanted: Wanted, wait_for: Callable[[Collection[UUID]], Waiter | None]
-) -> Generator[Statement[Any] | float | list[Any], Any, None]:
-    """Yields statements, whose answers are sent back, seconds to wait for the bell, and at last the results.
+) -> Generator[Statement[Any] | float, Any, list[Any]]:
+    """Yields statements, whose answers are sent back, and seconds to wait for the bell.
 
     The last look is at the deadline. Without a waiter, all jobs are looked at, often at first and then less often.
     """
@@ -126,7 +120,7 @@ def _steps(
             for id in settled:
                 del left[id]
             if not left:
-                yield [found[id] for id in wanted.ids]
+                return [found[id] for id in wanted.ids]
             if late:
                 raise wanted.too_late(_why((yield store.unfinished(list(left)[:NAMED]))))
             if waiter := waiter or wait_for(left):
