@@ -22,6 +22,7 @@ from tests import faults
 from tests.driving import making
 from tests.driving.commands import Cli, ended
 from tests.driving.jobs import begun
+from tests.driving.scraping import ANY_PORT, get, place_in
 from tests.driving.workers import ROOT
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.clocks import Clock
@@ -92,12 +93,15 @@ def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(que
 
 @pytest.fixture
 def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Runs `outlive reap` beside the workers; returns its log."""
+    """Runs `outlive reap` beside the workers, which has looked at the database; returns its log."""
     path = tmp_path / "reap.log"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OUTLIVE_DATABASE_URL": server.url}
-    environ |= {f"OUTLIVE_{key.upper()}": value for key, value in SHORT.items()}
+    environ |= {f"OUTLIVE_{key.upper()}": value for key, value in {**SHORT, "metrics_listen": ANY_PORT}.items()}
     with path.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", "outlive", "reap"], env=environ, stdout=output, stderr=output)
+    eventually(lambda: "metrics and probes are at" in path.read_text(), within_s=30, what="it listens")
+    place = place_in(path.read_text())
+    eventually(lambda: get(place, "/readyz") == (200, "ok\n"), within_s=30, what="the database has answered it")
     yield path.read_text
     process.terminate()
     assert process.wait(20) == 0
