@@ -20,8 +20,8 @@ from outlive.worker.session import Session
 from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 0.8
-"""How long a busy worker goes without a search, at most, unless searches are slow. An urgent job begins within a second:
-the search and the claims that are under way take their time too."""
+"""How long a busy worker goes without a search, at most, unless searches are slow. An urgent job begins within a
+second: the search and the claims that are under way take their time too."""
 SLOW_LOOK_S = 3.0
 """The same if they are slow, because a transaction holds a snapshot, and dead rows can't be removed."""
 SLOW_SHARE = 0.03
