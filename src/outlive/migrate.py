@@ -230,7 +230,7 @@ def expect_agreement(config: Config, app: Mapping[str, object]) -> None:
     """
     if (own := app.get("database_url")) is None:
         return
-    used, named = _place(address(config)), _place(address(Config(database_url=str(own))))
+    used, named = place(address(config)), place(address(Config(database_url=str(own))))
     if used != named:
         raise ConfigError(
             f"the app names the database {named} in its code (App(database_url=…)), but the file, the "
@@ -238,7 +238,7 @@ def expect_agreement(config: Config, app: Mapping[str, object]) -> None:
         )
 
 
-def _place(url: str) -> str:
+def place(url: str) -> str:
     """The database of an address, without the credentials."""
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
     parts = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(url).items()}}

@@ -22,6 +22,6 @@ def run_tests(url: str, *labels: str, python: Path = Path(sys.executable), path:
     """Run tests under Django's test runner; returns what it says. It makes a database of its own, and removes it."""
     ours = {"PYTHONPATH": f"{ROOT}{os.pathsep}{path}", "DJANGO_SETTINGS_MODULE": "tests.django.settings"}
     words: list[str | Path] = [python, PROJECT / "manage.py", "test", *labels, "--noinput"]
-    environ = {**os.environ, **environment(url), **ours}
+    environ = {**os.environ, **environment(url), **ours, "OUTLIVE_DATABASE_URL": url}  # No test uses this one.
     ran = subprocess.run(words, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
     return ran.stdout + ran.stderr

@@ -17,8 +17,8 @@ from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
-SUITE = ("shop", "tests.django.suite")
-PASSED = re.compile(r"\nRan 37 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+SUITE = ("shop", "tests.django.suite", "tests.django.shared")
+PASSED = re.compile(r"\nRan 42 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -184,6 +184,17 @@ def test_schedules_that_can_not_work_are_refused_by_check_and_by_a_worker(empty_
     assert (code, refused in said, "Traceback" in said) == (3, True, False), said
 
 
+def test_an_address_that_is_not_djangos_is_found_by_check(empty_database_url):
+    def check(url: str) -> str:
+        command: list[str | Path] = [sys.executable, PROJECT / "manage.py", "check"]
+        environ = {**os.environ, **environment(empty_database_url), "OUTLIVE_DATABASE_URL": url}
+        return subprocess.run(command, env=environ, text=True, capture_output=True, check=True).stderr
+
+    assert check(empty_database_url) == ""
+    said = check("postgresql://db.example/other")
+    assert "(outlive.W002) OUTLIVE_DATABASE_URL, or outlive.toml, names the database host=db.example" in said, said
+
+
 @pytest.mark.long
 def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_stops(empty_database_url, tmp_path):
     folder = shutil.copytree(PROJECT, tmp_path / "shop")
@@ -220,7 +231,7 @@ def test_a_worker_runs_the_shared_tasks_of_celery_beside_those_of_django(empty_d
     folder = shutil.copytree(PROJECT, tmp_path / "shop")
     with (folder / "shop" / "tasks.py").open("a") as code:
         code.write(SHARED)
-    environ = {**os.environ, **environment(empty_database_url), "OUTLIVE_DATABASE_URL": empty_database_url}
+    environ = {**os.environ, **environment(empty_database_url)}
 
     def manage(*words: str) -> str:
         command: list[str | Path] = [sys.executable, folder / "manage.py", *words]

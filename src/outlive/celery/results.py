@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlive import validation
+from outlive.celery.home import SharedApp
 from outlive.client.app import App
 from outlive.client.job import Job, gather
 from outlive.errors import ConfigError, JobFailed, JobNotFound
 from outlive.model import new_job_id
 from outlive.states import State
 
-app = App()
+app = SharedApp()
 """All tasks of `shared_task` are on this app: a module that imports it and them is what `outlive worker` takes."""
 _STATES = {
     State.RUNNING: "STARTED",

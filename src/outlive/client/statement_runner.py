@@ -35,8 +35,12 @@ class StatementRunner:
         """The way through the supervisor, inside a job. It has the database of its own app, and no other."""
         return None if job_gateway.is_elsewhere(self._own_url) else job_gateway.gateway
 
-    @cached_property
+    @property
     def connections(self) -> Connections:
+        return self.own_connections
+
+    @cached_property
+    def own_connections(self) -> Connections:
         from outlive.client.connections import Connections
 
         return Connections(self._config)
@@ -70,8 +74,8 @@ class StatementRunner:
 
     def close(self) -> None:
         """Close the idle connections, if any were opened."""
-        if "connections" in self.__dict__:
-            self.connections.close()
+        if "own_connections" in self.__dict__:
+            self.own_connections.close()
 
     async def arun(self, one: Statement[T], connection: AsyncConnection | None = None) -> T:
         return (await self.arun_all([one], connection))[0]

@@ -64,11 +64,12 @@ def _check_tasks(**_: Any) -> list[checks.CheckMessage]:
     """`manage.py check` alone: other commands have no need to import all tasks."""
     from outlive.django import discovery
     from outlive.django.backend import backends
+    from outlive.django.checks import check_address
 
     if sys.argv[1:2] != ["check"]:
         return []
     usable = [one for one in backends().values() if not [*one.check()]]
-    return [wrong for one in usable for wrong in discovery.problems(one)]
+    return [*check_address(usable), *(wrong for one in usable for wrong in discovery.problems(one))]
 
 
 def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from django.apps import apps
 from django.core import checks
 from django.db import connections
 
-from outlive import config, errors, validation
+from outlive import config, errors, migrate, validation
 from outlive.client.app import App
+from outlive.django.addresses import address
 from outlive.django.api import task_backends
 
 if TYPE_CHECKING:
@@ -64,6 +65,22 @@ def _is_there(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # Its package is not there.
         return False
+
+
+def check_address(usable: Collection[OutliveBackend]) -> list[checks.CheckMessage]:
+    """Django's settings name the database, so an address that outlive has besides must be the same."""
+    url = config.load().database_url
+    named = [migrate.place(address(one.database)) for one in usable]
+    if url is None or not named or migrate.place(url) in named:
+        return []
+    return [
+        checks.Warning(
+            f"OUTLIVE_DATABASE_URL, or outlive.toml, names the database {migrate.place(url)}, and DATABASES has "
+            f"{named[0]}: that one has all jobs of this project, of shared tasks too.",
+            hint="Leave OUTLIVE_DATABASE_URL out: only `outlive` without `manage.py` looks there.",
+            id="outlive.W002",
+        )
+    ]
 
 
 def check_without_django_tasks(**_: Any) -> list[checks.CheckMessage]:

@@ -12,14 +12,15 @@ import django
 from django.db import connections
 
 from outlive.client.app import App
+from outlive.django import shared as shared_tasks
 from outlive.django.backend import backends
 from outlive.django.discovery import all_tasks, declare, import_tasks
 from outlive.django.registry import app_of
 
 
 def _take_shared() -> None:
-    """Let the backend `default` run the tasks of outlive.celery too, if the project has any."""
-    celery, backend = sys.modules.get("outlive.celery"), backends().get("default")
+    """Let one backend run the tasks of outlive.celery too, if the project has any."""
+    celery, backend = sys.modules.get("outlive.celery"), shared_tasks.backend()
     if celery is not None and backend is not None:
         app, shared = app_of(backend), celery.app
         app.tasks |= shared.tasks
