@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from outlive.client.linking import chain as chain
     from outlive.client.linking import group as group
     from outlive.client.linking import result_of as result_of
+    from outlive.client.looking import JobInfo as JobInfo
+    from outlive.client.looking import WorkerInfo as WorkerInfo
     from outlive.client.options import BoundJob as BoundJob
     from outlive.client.records import dedupe_key as dedupe_key
     from outlive.client.source import Request as Request
@@ -64,6 +66,7 @@ _NAMES = {
     "client.handles": "Queue Worker",
     "client.job": "Job agather gather",
     "client.linking": "Group achain agroup chain group result_of",
+    "client.looking": "JobInfo WorkerInfo",
     "client.options": "BoundJob",
     "client.records": "dedupe_key",
     "client.source": "Request Source",

@@ -66,6 +66,7 @@ class Run(Frame, tag=1):
     steps: bytes | None = b""  # Earlier steps, as a JSON array of names, values and arguments. None: the child asks.
     shared: bool = False  # Run it beside the other jobs of this child.
     failures: int = 0
+    queue: str = ""
 
 
 class Stopping(Frame, tag=2):

@@ -277,7 +277,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
         run(store.supply(ended, "label", b"1", "anna", replacing=True), store.rerun(ended, "label"))
         run(store.retry(ids), store.repeat(ids), store.release(ids), store.block(ids, "why"), store.cancel(ids))
         run(store.pause_queue("default"), store.resume_queue("default"), store.statuses(ids), store.outcomes(ids))
-        run(store.job_progress(ids[0]))
+        run(store.job_progress(ids[0]), store.job_infos(ids))
         run(store.unfinished(ids), store.job(ids[0]), store.list_attempts(ids[0]))
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids), store.list_killers(), store.untold_killers(), store.list_stuck())

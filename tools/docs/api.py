@@ -15,11 +15,21 @@ from typing import Any
 
 import outlive
 from outlive import fastapi, policy, pytest
-from outlive.client import cache, declaring, options, schedule
+from outlive.client import cache, declaring, looking, options, schedule
 
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
-    "Jobs and their results": ["Job", "JobProgress", "Attempt", "gather", "agather", "Queue", "Worker"],
+    "Jobs and their results": [
+        "Job",
+        "JobInfo",
+        "JobProgress",
+        "Attempt",
+        "gather",
+        "agather",
+        "Queue",
+        "Worker",
+        "WorkerInfo",
+    ],
     "Jobs that belong together": ["result_of", "chain", "achain", "group", "agroup", "Group", "Batch", "BatchCounts"],
     "Inside a job": [
         "current",
@@ -52,6 +62,7 @@ OPTIONS: dict[str, list[Any]] = {
     "App.task": [declaring.TaskOptions, policy.LimitOptions],
     "Task.using": [options.JobOptions, policy.LimitOptions],
     "App.schedule": [schedule.ScheduleOptions],
+    "App.jobs": [looking.JobFilters],
 }
 """The options behind `**options`."""
 HIDDEN = {

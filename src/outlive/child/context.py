@@ -123,6 +123,22 @@ class Context:
         return UUID(bytes=self._run.job_id)
 
     @property
+    def task(self) -> str:
+        """The name of its task, as the job has it: it may be one that the task had before."""
+        return self._run.task
+
+    @property
+    def queue(self) -> str:
+        """The queue that the job was claimed from."""
+        return self._run.queue
+
+    @property
+    def args(self) -> Any:
+        """The arguments as they came: JSON, by name where possible. Large ones are fetched each time."""
+        args = self._run.args
+        return wire.decode_or_text(self._channel.talk(talks.arguments()) if args is None else args)
+
+    @property
     def batch_id(self) -> UUID | None:
         """The batch that this job belongs to. `task.using(batch=context.batch_id)` adds jobs to it."""
         id = self._channel.call("batch", b"")

@@ -75,7 +75,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
     wanted = filter.resolved(context)
 
     def look() -> list[dict[str, Any]]:
-        found = context.do(selection.page(wanted, limit=limit))
+        found = context.do(store.find_page(wanted, limit=limit))
         return context.run(store.list_jobs(found.ids, wanted.states)) if found.ids else []
 
     def show(rows: list[dict[str, Any]]) -> Drawn:

@@ -13,11 +13,12 @@ from uuid import UUID
 
 from outlive import config as configuration
 from outlive import store, validation, wire
-from outlive.client import declaring, redirection
+from outlive.client import declaring, looking, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.handles import Queue, Worker
 from outlive.client.job import Job
+from outlive.client.looking import JobFilters, JobInfo, WorkerInfo
 from outlive.client.options import BoundJob, OnFailed
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
@@ -26,7 +27,7 @@ from outlive.client.task import Task, follower
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
-from outlive.statement import Statement
+from outlive.statement import Statement, acarry_out, carry_out
 from outlive.validation import Duration, count, optional, positive
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class App:
 
         `after`: the last record of a page, which the next page follows.
         """
-        return self.runner.run(_records(scope, source, key, after, limit))
+        return self.runner.run(looking.records(scope, source, key, after, limit))
 
     async def arecords(
         self,
@@ -216,7 +217,7 @@ class App:
         limit: int = 10_000,
     ) -> list[Record]:
         """The async twin of `records`."""
-        return await self.runner.arun(_records(scope, source, key, after, limit))
+        return await self.runner.arun(looking.records(scope, source, key, after, limit))
 
     def get_job(self, id: UUID | str) -> Job[Any]:
         """A handle on a job by its id, which may be text. It does not ask the database."""
@@ -229,6 +230,22 @@ class App:
     def worker(self, name: str) -> Worker:
         """A handle on a worker by its name. It does not ask the database."""
         return Worker(validation.identifier("the name of a worker", name), self.runner)
+
+    def jobs(self, *, limit: int = 100, **which: Unpack[JobFilters]) -> list[JobInfo]:
+        """The jobs that match, the newest first, as `outlive jobs` lists them: `app.jobs(state="failed")`."""
+        return carry_out(looking.first_jobs(which, limit), self.runner.run)
+
+    async def ajobs(self, *, limit: int = 100, **which: Unpack[JobFilters]) -> list[JobInfo]:
+        """The async twin of `jobs`."""
+        return await acarry_out(looking.first_jobs(which, limit), self.runner.arun)
+
+    def workers(self) -> list[WorkerInfo]:
+        """The workers, live ones first, as `outlive workers` lists them: those that have ended are kept for a while."""
+        return [*map(looking.worker_info, self.runner.run(store.list_workers()))]
+
+    async def aworkers(self) -> list[WorkerInfo]:
+        """The async twin of `workers`."""
+        return [*map(looking.worker_info, await self.runner.arun(store.list_workers()))]
 
     def get_batch(self, id: UUID) -> Batch:
         """A handle on a batch by its id. It does not ask the database."""
@@ -382,10 +399,3 @@ def _portions(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
         portion.append(request)
     if portion:
         yield portion
-
-
-def _records(
-    scope: str | None, source: str | None, key: str | None, after: Record | None, limit: int
-) -> Statement[list[Record]]:
-    place = ("", "", "") if after is None else (after.scope, after.source, after.dedupe_key)
-    return store.list_records(scope=scope, source=source, key=key, after=place, limit=limit)

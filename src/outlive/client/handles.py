@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from outlive import store
+from outlive import store, validation
+from outlive.errors import ConfigError
+from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from outlive.client.statement_runner import StatementRunner
@@ -43,6 +47,31 @@ class Worker:
     name: str
     """The name of the worker."""
     _runner: StatementRunner = field(repr=False, compare=False)
+
+    def drain(self) -> bool:
+        """Let the worker take no more jobs, finish those that it runs, and stop. False if no worker of this name is
+        active. It does not wait for that."""
+        return bool(self._runner.run(store.drain_workers(self.name)))
+
+    async def adrain(self) -> bool:
+        """The async twin of `drain`."""
+        return bool(await self._runner.arun(store.drain_workers(self.name)))
+
+    def set(self, *, slots: int | None = None, queues: Sequence[str] | None = None) -> bool:
+        """Give the worker other slots or queues (an empty list: all) while it runs, until it stops. Jobs that run go
+        on. False if no worker of this name is active."""
+        return bool(self._runner.run(self._setting(slots, queues)))
+
+    async def aset(self, *, slots: int | None = None, queues: Sequence[str] | None = None) -> bool:
+        """The async twin of `set`."""
+        return bool(await self._runner.arun(self._setting(slots, queues)))
+
+    def _setting(self, slots: int | None, queues: Sequence[str] | None) -> Statement[list[UUID]]:
+        values: dict[str, object] = {} if slots is None else {"slots": validation.count("slots", slots)}
+        values |= {} if queues is None else {"queues": validation.identifiers("queues", queues)}
+        if not values:
+            raise ConfigError("worker.set needs slots=… or queues=…: say what the worker is to have")
+        return store.set_worker(self.name, values)
 
     def reload(self) -> bool:
         """Let the worker import its code again. False if no worker of this name is active.

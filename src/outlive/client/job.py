@@ -10,6 +10,7 @@ from uuid import UUID
 from outlive import store, validation, wire
 from outlive.annotations import form_of
 from outlive.client import results
+from outlive.client.looking import JobInfo, job_info
 from outlive.errors import BadArguments, ConfigError, OutliveError, no_job
 from outlive.model import JobProgress
 from outlive.statement import Statement
@@ -41,6 +42,14 @@ class Job(Generic[R]):
     async def astatus(self) -> State:
         """The async twin of `status`."""
         return self._found(await self._app.runner.arun(store.statuses([self.id])))[self.id]
+
+    def info(self) -> JobInfo:
+        """What the job is: its task, queue, arguments and state, its last attempt with its worker, times and error."""
+        return job_info(self._found(self._app.runner.run(store.job_infos([self.id])))[0])
+
+    async def ainfo(self) -> JobInfo:
+        """The async twin of `info`."""
+        return job_info(self._found(await self._app.runner.arun(store.job_infos([self.id])))[0])
 
     def progress(self) -> JobProgress:
         """The state of the job, and how far it is, as `outlive.current().progress(…)` has reported it."""

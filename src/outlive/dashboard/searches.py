@@ -8,8 +8,7 @@ import time
 from dataclasses import dataclass
 
 from outlive.dashboard.database import Database
-from outlive.operations import selection
-from outlive.store import Found, JobFilter
+from outlive.store import Found, JobFilter, find_page
 
 PAGE = 50
 MANY = 5_000
@@ -51,7 +50,7 @@ class Search:
         if not self.wanted.indexed:
             limit = min(limit, AT_ONCE)
         past = had.next or self.past
-        steps = selection.page(self.wanted, limit=limit, past=past, oldest=self.oldest, patience_s=PATIENCE_S)
+        steps = find_page(self.wanted, limit=limit, past=past, oldest=self.oldest, patience_s=PATIENCE_S)
         more = await database.do(steps)
         ids = [*had.ids, *more.ids]
         found = Found(ids, len(ids), more.seen, more.next, had.looked + more.looked)

@@ -1,4 +1,4 @@
-"""The jobs that match a filter: how many there are, and a page of them."""
+"""The jobs that match a filter, in words, and how many there are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 
@@ -81,17 +80,3 @@ def count_in(counts: Sequence[Mapping[str, Any]], wanted: JobFilter) -> Count:
         if row["state"] in (wanted.states or (row["state"],)) and all(row[key] == parts[key] for key in parts)
     ]
     return Count(sum(row["jobs"] for row in rows), estimated=any(row["estimated"] for row in rows))
-
-
-def page(
-    wanted: JobFilter, *, limit: int, past: str | None = None, oldest: bool = False, patience_s: float = math.inf
-) -> Steps[Found]:
-    """The next jobs that match. Where no index has all of them, these are what is found when the patience ends."""
-    ids: list[UUID] = []
-    looked, began = 0, time.monotonic()
-    while True:
-        found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), oldest=oldest)
-        ids += found.ids
-        past, looked = found.next, looked + found.looked
-        if past is None or len(ids) >= limit or time.monotonic() - began > patience_s:
-            return Found(ids, len(ids), found.seen, past, looked)

@@ -126,6 +126,7 @@ class Inline:
             steps=kept,
             source=claimed.source,
             failures=claimed.failures,
+            queue=claimed.queue,
         )
         watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)

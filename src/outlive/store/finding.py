@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -107,6 +109,20 @@ def find_jobs(
         older_s=_bounded(wanted.older_s),
         text=None if wanted.text is None else wanted.text[:LONGEST_TEXT],
     )
+
+
+def find_page(
+    wanted: JobFilter, *, limit: int, past: str | None = None, oldest: bool = False, patience_s: float = math.inf
+) -> Generator[Statement[Found], Found, Found]:
+    """The next jobs that match. Where no index has all of them, these are what is found when the patience ends."""
+    ids: list[UUID] = []
+    looked, began = 0, time.monotonic()
+    while True:
+        found = yield find_jobs(wanted, past=past, limit=limit - len(ids), oldest=oldest)
+        ids += found.ids
+        past, looked = found.next, looked + found.looked
+        if past is None or len(ids) >= limit or time.monotonic() - began > patience_s:
+            return Found(ids, len(ids), found.seen, past, looked)
 
 
 def _bounded(time_s: float | None) -> float | None:

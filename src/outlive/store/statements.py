@@ -99,6 +99,7 @@ _WITH_TOKEN = ("ask_source", "count_outcomes")
 _FOR_JOBS = {
     *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "job_progress", "outcomes", "unfinished", "cancel"),
     *("send", "list_records", "open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done", *_WITH_TOKEN),
+    *("find_jobs", "job_infos"),
 }
 
 

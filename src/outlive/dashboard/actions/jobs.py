@@ -68,7 +68,7 @@ def facts_of(jobs: Table) -> list[tuple[str, str]]:
 
 async def first_of(site: Site, wanted: JobFilter) -> Table:
     """The first jobs that match, as far as they are found at once."""
-    found = await site.database.do(selection.page(wanted, limit=LISTED, patience_s=FIND_S))
+    found = await site.database.do(store.find_page(wanted, limit=LISTED, patience_s=FIND_S))
     return await site.database.run(store.list_jobs(found.ids, wanted.states))
 
 

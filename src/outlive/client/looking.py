@@ -1,0 +1,147 @@
+"""What apps see of jobs and workers: `job.info()`, `app.jobs(…)`, `app.workers()`, and the records of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, TypedDict
+from uuid import UUID
+
+from outlive import store, validation, wire
+from outlive.model import Record
+from outlive.statement import Row, Statement
+from outlive.states import State
+
+MOST = 10_000
+
+
+class JobFilters(TypedDict, total=False):
+    """Which jobs `app.jobs` lists: those that match all of these."""
+
+    state: State | str | Iterable[State | str]
+    """Only jobs in this state, or in one of these."""
+    task: str | None
+    """Only jobs of the task of this name."""
+    queue: str | None
+    """Only jobs of this queue."""
+    source: str | None
+    """Only jobs of this source."""
+    worker: str | None
+    """Only jobs that the worker of this name or id runs, or has run."""
+    batch: UUID | None
+    """Only jobs of this batch."""
+    since: validation.Duration | None
+    """Only jobs that came into their state within this time."""
+    older_than: validation.Duration | None
+    """Only jobs that have been in their state for this long."""
+    text: str | None
+    """Only jobs with this text in the task, the arguments or an error, whatever its case."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job as it was when the database was asked. A field is `None` if it does not apply yet."""
+
+    id: UUID
+    """The job's id."""
+    task: str
+    """The name of its task."""
+    queue: str
+    """Its queue."""
+    args: Any
+    """Its arguments as JSON, by name where possible."""
+    state: State
+    """Its state."""
+    attempt: int
+    """The number of its last attempt, or of the one under way; 0 before the first."""
+    worker: str | None
+    """The name of the worker that runs it, or of the one that has ended it."""
+    created_at: datetime
+    """When it was enqueued."""
+    ready_at: datetime
+    """From when on it may run, or might have run."""
+    started_at: datetime | None
+    """When its last attempt was claimed."""
+    ended_at: datetime | None
+    """When the job ended. None: it is unfinished, or is in quarantine."""
+    error: str | None
+    """Why its last attempt that has ended did not succeed: `ValueError: no price`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker as it was when the database was asked."""
+
+    id: UUID
+    """Its id: a worker that is started again has another one."""
+    name: str
+    """Its name."""
+    state: str
+    """`active`, `stale` without a heartbeat, `draining`, `stopped` or `dead`."""
+    hostname: str
+    """Its machine."""
+    pid: int
+    """Its process."""
+    version: str
+    """The version of outlive that it runs."""
+    queues: Sequence[str] | None
+    """The queues that it serves; None if all."""
+    labels: Sequence[str] | None
+    """Its labels."""
+    tasks: Sequence[str] | None
+    """The tasks that it has."""
+    slots: int
+    """How many jobs it runs at once; those that share a process count as one."""
+    running: int
+    """How many jobs it runs."""
+    memory_bytes: int | None
+    """The memory of all its processes."""
+    started_at: datetime
+    """When it was started."""
+    last_seen: datetime
+    """When it last sent a heartbeat."""
+    trouble: str | None
+    """Why it can't start jobs at present."""
+
+
+def first_jobs(given: JobFilters, limit: int) -> Generator[Statement[Any], Any, list[JobInfo]]:
+    """Yields statements, and returns the newest jobs that match."""
+    wanted = _parsed(given)
+    found: store.Found = yield from store.find_page(wanted, limit=validation.count("limit", limit, most=MOST))
+    return list(map(job_info, (yield store.job_infos(found.ids, wanted.states)))) if found.ids else []
+
+
+def _parsed(given: JobFilters) -> store.JobFilter:
+    validation.known("app.jobs", "option", given, JobFilters.__annotations__)
+    state, batch = given.get("state") or (), given.get("batch")
+    name, duration = validation.optional(validation.identifier), validation.optional(validation.seconds)
+    return store.JobFilter(
+        states=tuple(
+            State(validation.choice("state", one, *State)) for one in ([state] if isinstance(state, str) else state)
+        ),
+        task=name("task", given.get("task")),
+        queue=name("queue", given.get("queue")),
+        source=name("source", given.get("source")),
+        worker=name("worker", given.get("worker")),
+        batch=None if batch is None else validation.uuid("batch", batch),
+        since_s=duration("since", given.get("since")),
+        older_s=duration("older_than", given.get("older_than")),
+        text=validation.optional(validation.text)("text", given.get("text")),
+    )
+
+
+def job_info(row: Row) -> JobInfo:
+    id, task, queue, args, state, *rest = row
+    return JobInfo(id, task, queue, wire.decode_or_text(args), State(state), *rest)
+
+
+def worker_info(row: dict[str, Any]) -> WorkerInfo:
+    return WorkerInfo(**{one.name: row[one.name] for one in fields(WorkerInfo)})
+
+
+def records(
+    scope: str | None, source: str | None, key: str | None, after: Record | None, limit: int
+) -> Statement[list[Record]]:
+    place = ("", "", "") if after is None else (after.scope, after.source, after.dedupe_key)
+    return store.list_records(scope=scope, source=source, key=key, after=place, limit=limit)

@@ -1,0 +1,43 @@
+"""Jobs that say what they are, and what has failed, as an app that workers import."""
+
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+import outlive
+
+app = outlive.App()
+
+
+def describe() -> list[Any]:
+    me = outlive.current()
+    args = me.args
+    return [me.task, me.queue, {**args, "text": args["text"][:5]}, len(args["text"])]
+
+
+@app.task(queue="letters")
+def say(text: str, when: date) -> list[Any]:
+    return describe()
+
+
+@app.task(queue="letters", preload=False)
+def say_in_a_new_interpreter(text: str, when: date) -> list[Any]:
+    return describe()
+
+
+@app.task(queue="letters", share=10)
+async def say_beside_others(text: str, when: date) -> list[Any]:
+    return describe()
+
+
+@app.task(max_attempts=1)
+def fail(order: int, when: date) -> None:
+    raise ValueError("no price")
+
+
+@app.on_failed
+@app.task
+def tell(job: UUID, error: str) -> list[Any]:
+    failed = app.get_job(job).info()
+    same = [one.id == job for one in app.jobs(state="failed")]
+    return [failed.task, failed.args, failed.state, failed.attempt, failed.worker, failed.error, error, same]

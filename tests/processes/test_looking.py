@@ -1,0 +1,60 @@
+"""A job knows its task, queue and arguments, and any program sees what a job and a worker are."""
+
+import asyncio
+from datetime import date
+
+import pytest
+
+import outlive
+from outlive import State
+from tests.driving.jobs import finished
+from tests.processes import looking
+from tests.waiting import eventually
+
+TARGET = "tests.processes.looking:app"
+DAY = date(2026, 11, 19)
+
+
+@pytest.mark.parametrize("task", [looking.say, looking.say_in_a_new_interpreter, looking.say_beside_others])
+@pytest.mark.parametrize("length", [5, 300_000])
+def test_a_job_knows_its_task_its_queue_and_its_arguments(start, task, length):
+    start(target=TARGET)
+    said = task.enqueue("hello".ljust(length), when=DAY).result(timeout=30)
+    assert said == [task.name, "letters", {"text": "hello", "when": "2026-11-19"}, length]
+
+
+def test_a_job_that_follows_a_failure_sees_what_has_failed(start, queue):
+    start(target=TARGET, name="web-7")
+    job = looking.fail.enqueue(7, DAY)
+    assert finished(job) is State.FAILED
+    (teller,) = eventually(lambda: looking.app.jobs(task=looking.tell.name, state="succeeded"), within_s=20)
+    error = "ValueError: no price"
+    told = ["tests.processes.looking.fail", {"order": 7, "when": "2026-11-19"}, "failed", 1, "web-7", error, error]
+    assert looking.app.get_job(teller.id).result() == [*told, [True]]
+    info = job.info()
+    assert info == asyncio.run(job.ainfo())
+    assert info.started_at is not None
+    assert info.ended_at is not None
+    assert info.created_at <= info.ready_at <= info.started_at <= info.ended_at
+
+
+def test_workers_are_listed_set_and_drained_from_python(start):
+    worker = start(target=TARGET, name="web-7", slots=2, heartbeat_s="600")
+    app, handle = looking.app, looking.app.worker("web-7")
+    [found] = app.workers()
+    assert found == asyncio.run(app.aworkers())[0]
+    assert (found.name, found.state, found.slots, found.queues) == ("web-7", "active", 2, None)
+    assert looking.say.name in (found.tasks or ())
+    assert handle.set(slots=3, queues=["letters", "news"])
+    worker.says("has 3 slots and serves the queues letters, news now", within_s=20)
+    assert (app.workers()[0].slots, app.workers()[0].queues) == (3, ["letters", "news"])
+    assert asyncio.run(handle.aset(queues=[]))
+    worker.says("has 3 slots and serves all queues now", within_s=20)
+    assert handle.drain()
+    eventually(lambda: app.workers()[0].state == "stopped", within_s=20)
+    assert not handle.drain()
+    assert not handle.set(slots=1)
+    with pytest.raises(outlive.ConfigError, match=r"worker.set needs slots=… or queues=…"):
+        handle.set()
+    with pytest.raises(outlive.ConfigError, match="slots is 0"):
+        handle.set(slots=0)
