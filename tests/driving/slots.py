@@ -13,12 +13,12 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.protocol import Call, Progress, Ready
 from outlive.states import Outcome
-from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts.leases import Leases
 from outlive.worker.limits.watch import Watch
 from outlive.worker.processes.children import Child
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
+from outlive.worker.services import Services
 from tests.waiting import aeventually
 
 WARM = "tests.faults.warm_until"
@@ -57,7 +57,7 @@ async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Wa
     """Slots whose children are ready. `facts` change the warm task."""
     heard, config = Heard(), Config()
     zygotes = Zygotes("tests.faults:app", uuid4())
-    slots = Slots(config, number, zygotes, Leases(lease_s=300, renew_s=20), cast("AttemptEvents", heard))
+    slots = Slots(config, number, zygotes, Leases(lease_s=300, renew_s=20), cast("Services", heard))
     zygotes.start()
     try:
         zygotes.open(await zygotes.current.ready(), slots)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 
 import psycopg
 
@@ -15,9 +16,10 @@ from outlive.errors import ConfigError
 from outlive.humanize import counted
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.tallies import Tallies
-from outlive.model import Ended
+from outlive.model import Claimed, Ended
+from outlive.protocol import Call, Progress, Ready
+from outlive.states import Outcome
 from outlive.worker import log
-from outlive.worker.attempt_events import AttemptEvents
 from outlive.worker.attempts import job_calls
 from outlive.worker.attempts.job_calls import JobCalls
 from outlive.worker.attempts.leases import Leases
@@ -27,8 +29,6 @@ from outlive.worker.attempts.requests import Requests
 from outlive.worker.attempts.waits import Waits
 from outlive.worker.claiming.bounds import Bounds
 from outlive.worker.claiming.claim_loop import ClaimLoop
-from outlive.worker.claiming.lane_finder import LaneFinder
-from outlive.worker.claiming.suspects import Suspects
 from outlive.worker.ending import outbox as ends
 from outlive.worker.ending.outbox import Outbox
 from outlive.worker.ending.stopping import say_goodbye
@@ -39,6 +39,9 @@ from outlive.worker.fleet.registration import Identity, Registration
 from outlive.worker.fleet.schedules import Schedules
 from outlive.worker.fleet.seat import RunOnce, Seat
 from outlive.worker.limits.watch import Watch
+from outlive.worker.processes.assignments import Assignment
+from outlive.worker.processes.child_reader import STEPS
+from outlive.worker.processes.children import Child
 from outlive.worker.processes.slots import Slots
 from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting.alerts import Alerts
@@ -88,19 +91,16 @@ class Services:
         self.tallies = Tallies(lambda: self.reaper.clocks.offset_s) if config.metrics_listen else None
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, live, self.schedules)
-        slots = self.slots = Slots(config, me.slots, zygotes, leases, AttemptEvents(self))
+        slots = self.slots = Slots(config, me.slots, zygotes, leases, self)
         self.heartbeat = Heartbeat(
             me.id, live, config.heartbeat_s, slots, on_declared_dead=on_declared_dead, on_drain=on_drain,
             on_reload=on_reload, on_set=self._set,
         )  # fmt: skip
         self.seat = Seat(me.id, hot, self.reaper, slots=slots, wake=wake, on_declared_dead=on_declared_dead)
-        finder, bounds = LaneFinder(hot, wake, slots), bounds or Bounds()
-        self.lanes = finder.lanes
-        self.suspects = Suspects(me.id, hot, live, slots, finder, wake, bounds)
         self.waits = Waits(me.id, config, live, slots=slots, progress=self.progress, wake=wake)
         self.claims = ClaimLoop(
-            me.id, hot, slots=slots, outbox=outbox, finder=finder, suspects=self.suspects, waits=self.waits,
-            wake=wake, tallies=self.tallies, bounds=bounds,
+            me.id, hot, live, slots=slots, outbox=outbox, waits=self.waits, wake=wake, tallies=self.tallies,
+            bounds=bounds or Bounds(),
         )  # fmt: skip
         self.calls = JobCalls(asked, self.waits, self.progress, leases)
         self.watch = Watch(slots)
@@ -127,7 +127,7 @@ class Services:
             ("sweep", watching(self.reaper.sweep_once)),
             ("schedules", watching(self.schedules.run_once)),
             ("announce", self.reaper.announcements.run_once),
-            ("suspects", self.suspects.run_once),
+            ("suspects", self.claims.suspects.run_once),
             ("cancel", self.requests.cancel_once),
             ("end line", self.end_lines.run_once),
             ("followed", self.requests.write_output_once),
@@ -165,9 +165,71 @@ class Services:
         has = f"{counted(slots, 'slot')} and serves {served}"
         log.info("Worker %s has %s now, because an operator asked for it", self.me.id, has)
         self.slots.queues = queues
-        self.lanes.serve(queues)
+        self.claims.lanes.serve(queues)
         self.slots.resize(slots)
         self.wake.notify()
+
+    # What the slots report about attempts. They call no other methods: a test may give them an object that has these.
+
+    def starting(self, job: Claimed) -> tuple[str, str] | None:
+        return self.telemetry.starting(job)
+
+    def traced(self, spans: bytes) -> None:
+        self.telemetry.traced(spans)
+
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
+        self.end_lines.add(job, end)
+        if self.tallies is not None:
+            self.tallies.ended(job, end)
+        if not self.leases.disowned(end.token):  # Otherwise its reaper does it.
+            self.telemetry.ended(job, end)
+        self.outbox.sources.note(job.source, end)
+        if completing:
+            self.outbox.completions.expect(end)
+        elif not self.progress.hold(end):
+            self.outbox.put(end)
+
+    def suspended(self, one: Assignment) -> None:
+        self.leases.drop(one.job.token)
+        took_s = time.monotonic() - one.started
+        self.telemetry.ended(one.job, Ended(one.job.token, Outcome.RELEASED, took_s=took_s))
+
+    def called(self, child: Child, call: Call) -> None:
+        if call.verb not in STEPS:
+            self.calls.put(child, call)
+            return
+        if one := child.find(call.token):
+            one.kept = None  # What came with it is out of date: if it begins again, its process fetches all.
+        self.progress.keep(child, call)
+
+    def owes_answer(self, child: Child, token: int) -> bool:
+        """Whether this attempt has asked for something and has no answer yet."""
+        return self.calls.asked(child, token) or self.progress.step_waits(token)
+
+    def secret_of(self, token: int) -> str:
+        return self.me.secret_of(token)
+
+    def progressed(self, progress: Progress) -> None:
+        self.progress.note(progress)
+
+    def pending_bytes(self) -> int:
+        """How much that jobs have sent is in memory and not written yet."""
+        ends = (*self.outbox.unwritten, *self.progress.held_ends, *self.outbox.completions.pending)
+        parts = (part for end in ends for part in (end.result, end.records, end.spawns))
+        written_later = sum(len(part) for part in parts if part is not None)
+        return written_later + self.calls.pending_bytes + self.progress.pending_bytes
+
+    def app_imported(self, served: Collection[str], ready: Ready) -> None:
+        self.registration.app_imported(served, ready)
+        self.wake.notify()
+
+    def trouble_changed(self) -> None:
+        self.heartbeat.hurry()
+
+    def slot_freed(self) -> None:
+        self.wake.set()
+
+    # The life of the worker
 
     async def register(self) -> None:
         """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""

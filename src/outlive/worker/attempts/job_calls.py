@@ -145,8 +145,8 @@ class JobCalls:
             first, skip = map(int, call.body.split())
             return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb == "steps" and token is not None:
-            if self._progress.waiting(token):  # Of its last process, which has died.
-                await self._progress.write_that_of(token)
+            if self._progress.step_waits(token):  # Of its last process, which has died.
+                await self._progress.write_steps_of(token)
             return msgspec.msgpack.encode(await session.run(store.kept_steps(token, call.body.decode())))
         if call.verb == "batch" and token is not None:
             batch = await session.run(store.batch_of(token))

@@ -186,7 +186,10 @@ class ProgressWriter:
     async def write_that_of(self, token: int) -> None:
         """Write the progress and the steps of an attempt. LockNotAvailable: a lock holds one of these up."""
         await self.write()
-        await self._write_steps()  # Those that have arrived meanwhile.
+        await self.write_steps_of(token)
+
+    async def write_steps_of(self, token: int) -> None:
+        await self._write_steps()
         if token in self._locked:
             await asyncio.sleep(AGAIN_S)  # The caller tries again.
             raise psycopg.errors.LockNotAvailable(f"a lock holds up a step of attempt {token}")

@@ -49,20 +49,21 @@ class ClaimLoop:
         self,
         worker: UUID,
         session: Session,
+        live: Session,
         *,
         slots: Slots,
         outbox: Outbox,
-        finder: LaneFinder,
-        suspects: Suspects,
         waits: Waits,
         wake: Wakeup,
         tallies: Tallies | None,
         bounds: Bounds,
     ) -> None:
         self._worker, self._session, self._slots, self._outbox = worker, session, slots, outbox
-        self._finder, self._suspects, self._waits = finder, suspects, waits
+        finder = self._finder = LaneFinder(session, wake, slots)
+        self.lanes = finder.lanes
+        self.suspects = Suspects(worker, session, live, slots, finder, wake, bounds)
         self._reconciliation = Reconciliation(worker, session, slots=slots, outbox=outbox)
-        self._wake, self._tallies, self._bounds = wake, tallies, bounds
+        self._waits, self._wake, self._tallies, self._bounds = waits, wake, tallies, bounds
         self._sleep = Sleep(worker, session, slots=slots, finder=finder, wake=wake, bounds=bounds)
         self.turned_at = time.monotonic()
 
@@ -98,9 +99,9 @@ class ClaimLoop:
     def _offer(self) -> Offer:
         """As many jobs as there is room for. Nothing while a suspect waits for this worker to be empty, while too many
         ends are written one by one, and while jobs that this worker has lost still run in it."""
-        if self._suspects.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned:
+        if self.suspects.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned:
             return NOTHING
-        return self._bounds.limit(offered(self._finder.lanes, self._slots))
+        return self._bounds.limit(offered(self.lanes, self._slots))
 
     def _due(self, offer: Offer) -> Callable[[Offer], Awaitable[list[Claimed]]] | None:
         """The next claim. None: there is nothing to claim, and no end to write.
@@ -113,10 +114,10 @@ class ClaimLoop:
         slots = self._slots
         if self._wake.resumable and not slots.closed and slots.free > 0 and slots.suspect() is None:
             return self._claim_parked
-        if self._suspects.may_begin(others_wait=bool(offer.lanes)):
-            return self._suspects.claim
+        if self.suspects.may_begin(others_wait=bool(offer.lanes)):
+            return self.suspects.claim
         if offer.lanes or self._outbox.waiting:
-            return partial(self._outbox.write_and_claim, self._session, self._finder.lanes)
+            return partial(self._outbox.write_and_claim, self._session, self.lanes)
         return None
 
     async def _claim_parked(self, _: Offer) -> list[Claimed]:

@@ -18,7 +18,7 @@ from outlive.worker.processes.children import Child
 from outlive.worker.reporting import job_log
 
 if TYPE_CHECKING:
-    from outlive.worker.attempt_events import AttemptEvents
+    from outlive.worker.services import Services
 
 DEFER_S = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -145,7 +145,7 @@ class DeferredEnds:
     within that time, the attempt is released; otherwise it counts.
     """
 
-    def __init__(self, report: AttemptEvents) -> None:
+    def __init__(self, report: Services) -> None:
         self._report = report
         self.waiting: list[Deferred] = []
         self._stopped_at: float | None = None

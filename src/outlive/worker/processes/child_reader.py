@@ -24,7 +24,7 @@ from outlive.worker.processes.children import Child
 from outlive.worker.processes.job_output import JobOutput
 
 if TYPE_CHECKING:
-    from outlive.worker.attempt_events import AttemptEvents
+    from outlive.worker.services import Services
 
 READ_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
@@ -53,7 +53,7 @@ class _Name(msgspec.Struct, array_like=True):
 
 
 class ChildReader:
-    def __init__(self, report: AttemptEvents, done: Callable[[Child, protocol.Done], None]) -> None:
+    def __init__(self, report: Services, done: Callable[[Child, protocol.Done], None]) -> None:
         self._report, self._done = report, done
         self._turns: deque[Child] = deque()
         """Children that have begun a large frame. Only that of the first one is read."""

@@ -31,7 +31,7 @@ from outlive.worker.processes.zygotes import Zygotes
 from outlive.worker.reporting import job_log
 
 if TYPE_CHECKING:
-    from outlive.worker.attempt_events import AttemptEvents
+    from outlive.worker.services import Services
 
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
@@ -45,7 +45,7 @@ NO_TASK = ("this worker does not have the task", 5.0)
 
 
 class Slots:
-    def __init__(self, config: Config, size: int, zygotes: Zygotes, leases: Leases, report: AttemptEvents) -> None:
+    def __init__(self, config: Config, size: int, zygotes: Zygotes, leases: Leases, report: Services) -> None:
         self.config, self.size, self.zygotes, self.leases, self.report = config, size, zygotes, leases, report
         self.queues = config.queues
         """Those that this worker serves; None: all."""
