@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import outlive
 from outlive import ConfigError, State, celery, config
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
@@ -63,6 +64,14 @@ def test_a_forged_line_of_a_stack_is_left_out():
     assert frames_of(stack + '  File "b.py", line 2 in real\n') == [
         {"abs_path": "b.py", "filename": "b.py", "lineno": 2, "function": "real"}
     ]
+
+
+def test_a_job_that_dies_in_a_call_of_outlive_shows_its_frames():
+    files = [os.path.join(outlive.__path__[0], "child", name) for name in ("context.py", "attempt.py")]
+    dump = [(files[0], "progress"), ("shop.py", "work"), (files[1], "_call")]
+    stack = "".join(f'  File "{file}", line 1 in {name}\n' for file, name in dump)
+    found = frames_of(f"Current thread 0x1 (most recent call first):\n{stack}")
+    assert [frame["function"] for frame in found] == ["work", "progress"]
 
 
 def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start, receiver):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from outlive import stacks
 from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import FAULTS, Outcome
@@ -86,12 +87,10 @@ def event_of(job: Claimed, end: Ended, worker: str) -> dict[str, Any]:
 
 
 def frames_of(stack: str | None) -> list[dict[str, Any]]:
-    """The frames that faulthandler wrote, of the thread that died, the innermost last and outlive's left out."""
+    """The frames that faulthandler wrote, of the thread that died, the innermost last, without those that called it."""
     threads = re.split(r"^(?=Thread |Current thread )", stack or "", flags=re.MULTILINE)
     died = next((one for one in threads if one.startswith("Current thread ")), threads[-1])
-    found = [
+    return [
         {"abs_path": path, "filename": path, "lineno": int(line), "function": name}
-        for path, line, name in reversed(_FRAME.findall(died))
+        for path, line, name in reversed(_FRAME.findall(stacks.without_callers(died)))
     ]
-    own = [n for n, frame in enumerate(found) if "/outlive/child/" in frame["filename"]]
-    return found[own[-1] + 1 :] if own else found
