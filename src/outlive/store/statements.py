@@ -65,22 +65,23 @@ def declared(verb: Verb[P, T], decode: Callable[[list[Any]], Any] | None = None)
     """
 
     @functools.cache
-    def known() -> tuple[inspect.Signature, Callable[[list[Any]], Any]]:
-        """At the first call: that is when the statement is compiled."""
+    def known() -> tuple[inspect.Signature, list[str], Callable[[list[Any]], Any]]:
+        """Its signature, its parameters of type json, and its decoder. The statement is compiled at the first call."""
         found, (_, parameters, _) = inspect.signature(verb), _text(verb.__name__)
         if differing := found.parameters.keys() ^ parameters.keys():
             names = ", ".join(sorted(differing))
             raise TypeError(f"the verb {verb.__name__} and its statement differ in their parameters: {names}")
-        return found, decode or _decoder(eval(verb.__annotations__["return"], verb.__globals__).__args__[0])
+        json = [key for key, kind in parameters.items() if kind in ("json", "jsonb")]
+        return found, json, decode or _decoder(eval(verb.__annotations__["return"], verb.__globals__).__args__[0])
 
     @functools.wraps(verb)
     def made(*args: P.args, **kwargs: P.kwargs) -> Statement[T]:
-        signature, decoder = known()
+        signature, json, decoder = known()
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        for key, kind in _text(verb.__name__)[1].items():
-            if kind in ("json", "jsonb") and not isinstance(values[key], bytes | None):
+        for key in json:
+            if not isinstance(values[key], bytes | None):
                 values[key] = msgspec.json.encode(values[key], enc_hook=list)  # An iterator is written as a list.
         return statement(verb.__name__, decoder, **values)
 
