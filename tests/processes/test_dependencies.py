@@ -60,33 +60,26 @@ def test_a_function_gets_the_result_of_another_job_as_its_parameter(start):
     assert [job.result(timeout=30) for job in jobs] == [(0, day), (6, day), (2_400_000, day)]
 
 
-def test_the_results_of_a_group_of_chains_are_one_list(start):
+def test_results_of_a_group_of_chains_are_one_list_and_one_that_is_missing_fails_only_a_function_that_needs_it(
+    start, queue
+):
     group = outlive.group((number.job(n), number.job(n * 10)) for n in range(100))
-    job = add_up.enqueue(result_of(group), result_of(number.enqueue(7)))
+    added = add_up.enqueue(result_of(group), result_of(number.enqueue(7)))
+    late = number.using(expires=0.001).enqueue(1)
+    eventually(lambda: queue.value("select expires_at < now() from outlive.expiring"))
     start(target=TARGET)
-    assert job.result(timeout=30) == 7 + 10 * sum(range(100))
-
-
-def test_a_missing_result_fails_only_a_function_that_needs_one(start, queue):
-    start(target=TARGET)
-    failed: outlive.Job[Page] = app.get_job(fail.enqueue().id)
+    assert added.result(timeout=30) == 7 + 10 * sum(range(100))
+    assert finished(late) is State.CANCELLED
+    with pytest.raises(outlive.JobFailed, match="expired: it had to start by"):
+        late.result()
+    failed: outlive.Job[Page] = app.get_job(fail.using(on_failed=tell).enqueue().id)
     assert parse_any.using(on_failure="proceed").enqueue(result_of(failed)).result(timeout=30) == "nothing"
     job = parse.using(on_failure="proceed").enqueue(result_of(failed))
     with pytest.raises(outlive.JobFailed, match=r"argument page: .*; there is no result for page"):
         job.result(timeout=30)
     assert outcomes(queue, job) == [Outcome.FAILED]
-
-
-def test_a_job_that_fails_tells_another_and_one_that_is_too_old_does_not_run(start, queue):
-    failed = fail.using(on_failed=tell).enqueue()
-    late = number.using(expires=0.001).enqueue(1)
-    eventually(lambda: queue.value("select expires_at < now() from outlive.expiring"))
-    start(target=TARGET)
     result = "select a.result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like '%%tell'"
     assert eventually(lambda: queue.values(result)) == [f"{failed.id}: ValueError: no"]
-    assert finished(late) is State.CANCELLED
-    with pytest.raises(outlive.JobFailed, match="expired: it had to start by"):
-        late.result()
 
 
 @pytest.mark.long

@@ -79,10 +79,10 @@ def kill(pids: list[int]) -> None:
     ("then", "outcome"),
     [
         ("return", Outcome.SUCCEEDED),
-        ("crash", Outcome.CRASHED),
+        pytest.param("crash", Outcome.CRASHED, marks=pytest.mark.long),
         ("be killed", Outcome.CRASHED),
         ("stall", Outcome.TIMED_OUT),
-        ("be cancelled", Outcome.CANCELLED),
+        pytest.param("be cancelled", Outcome.CANCELLED, marks=pytest.mark.long),
     ],
 )
 def test_a_browser_is_gone_with_a_job_that_ends_before_it(worker, queue, profile, then, outcome):

@@ -51,10 +51,13 @@ def test_each_other_end_is_a_failure_with_its_outcome_and_error(start, queue):
     assert attempts(queue, silent)[0].error == "ValueError", "no colon if nothing follows"
 
 
-def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start):
-    start()
+def test_jobs_use_up_descriptors_enqueue_others_and_wait_for_them_at_no_cost_to_others(start, queue):
+    start(slots=3)
     assert faults.exhaust_descriptors.enqueue().result(timeout=30) > 100
-    assert faults.add.enqueue(1, 1).result(timeout=30) == 2
+    *ids, answer = faults.spawn_more.enqueue(3).result(timeout=30)
+    assert (len(ids), answer) == (3, 42)
+    assert faults.gather_more.enqueue(3).result(timeout=30) == [0, 2, 4, 0, 2, 4]
+    eventually(lambda: queue.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
 
 
 def test_a_program_that_a_job_starts_has_no_open_file_of_outlive(start):
@@ -88,19 +91,6 @@ def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start, queue):
     (lost,) = attempts(queue, killer)
     assert (lost.outcome, lost.error) == (Outcome.LOST, "10 zygotes died in a short time while it ran")
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
-
-
-def test_jobs_enqueue_and_wait_through_the_supervisor(start):
-    start()
-    *ids, answer = faults.spawn_more.enqueue(3).result(timeout=30)
-    assert answer == 42
-    assert len(ids) == 3
-
-
-def test_a_job_may_wait_for_other_jobs(start, queue):
-    start(slots=2)
-    assert faults.gather_more.enqueue(3).result(timeout=30) == [0, 2, 4, 0, 2, 4]
-    eventually(lambda: queue.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
