@@ -46,10 +46,6 @@ def run_python(*words: str, cwd: Path, **environ: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_plain_call_runs_the_function_here():
-    assert add(1, b=2) == 3
-
-
 def test_a_task_is_named_by_its_module_and_function_and_looks_like_it() -> None:
     assert add.name == "tests.client.example.add"
     assert (add.__name__, add.__module__, add.__wrapped__) == ("add", "tests.client.example", add.function)  # type: ignore[attr-defined]
@@ -141,6 +137,8 @@ def test_a_task_may_have_a_priority_of_its_own_and_a_job_another():
     ("function", "sentence"),
     [
         (lambda: 1, r"<lambda> has no name in its module, where a worker looks for it: define it there with def"),
+        (print, "is not a function"),
+        (object(), "is not a function"),
         (int, r"<class 'int'> is not a function: put @app.task on a function of a module"),
         (numbers, r"numbers is a generator, and a call of it runs nothing: return a list"),
         (anumbers, r"anumbers is a generator"),
@@ -324,12 +322,6 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options, s
 def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options, sentence):
     with pytest.raises(outlive.ConfigError, match=sentence):
         add.using(**options)
-
-
-@pytest.mark.parametrize("thing", [print, len, int, object()])
-def test_only_a_function_can_be_a_task(thing):
-    with pytest.raises(outlive.ConfigError, match="is not a function"):
-        outlive.App().task(thing)
 
 
 def test_using_leaves_the_task_as_it_was_and_adds_up():

@@ -124,11 +124,6 @@ def test_many_may_be_none_at_all(app, count):
     assert count() == 0
 
 
-def test_many_at_once_from_an_event_loop(app, count):
-    jobs = asyncio.run(app.aenqueue_many(add.job(n) for n in range(3000)))
-    assert len({job.id for job in jobs}) == count() == 3000
-
-
 def test_a_moment_that_no_calendar_of_the_database_has_is_refused(app, count):
     with pytest.raises(outlive.ConfigError, match="at most 300 years"):
         add.using(delay=9e11).enqueue(1)

@@ -109,14 +109,6 @@ def test_a_queue_is_paused_and_resumed(app, queue):
         app.queue("")
 
 
-def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app, queue):
-    job = add.enqueue(1)
-    claimed = queue.claim_job(job.id)
-    assert job.cancel() is True
-    assert job.status() is State.RUNNING
-    assert queue.run(store.renew(WORKER, [claimed.token])) == {claimed.token: True}
-
-
 def test_a_job_that_was_pruned_is_not_found(app, queue):
     job = add.enqueue(1)
     queue.run_job(job.id, Outcome.SUCCEEDED, result=b"1")

@@ -12,8 +12,6 @@ from psycopg.adapt import PyFormat
 import outlive
 from tests.client.example import add
 
-"""More than one statement carries."""
-
 
 @pytest.fixture
 def mine(app: outlive.App, database_url: str) -> Iterator[psycopg.Connection[Any]]:

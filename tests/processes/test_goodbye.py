@@ -129,25 +129,3 @@ def test_an_end_that_is_locked_for_a_moment_is_written(queue, connect, goodbye):
     stranger.execute("select from outlive.batches for update")
     goodbye(lambda has: has.outbox.put(Ended(job.token)))
     assert queue.state_of(job.id) is State.SUCCEEDED
-
-
-def test_an_end_whose_consequences_are_locked_holds_up_no_other(queue, connect, goodbye):
-    queue.make_many(2)
-    failing, free = queue.claim()
-    batch = queue.run(store.open_batch(uuid4(), "import"))
-    cancelled = {"after": [str(failing.id)], "on_failure": "cancel", "batch": str(batch)}
-    queue.make(links=wire.encode(cancelled))
-    stranger = connect()
-    with stranger.transaction():
-        stranger.execute("select from outlive.batches for update")
-        failed = Ended(failing.token, Outcome.FAILED, final=True)
-        goodbye(lambda has: (has.outbox.put(failed), has.outbox.put(Ended(free.token))))
-    assert [queue.state_of(job.id) for job in (failing, free)] == [State.RUNNING, State.SUCCEEDED]
-    assert queue.row("select state from outlive.workers") == {"state": "stopped"}
-
-
-def test_a_worker_that_has_said_goodbye_is_stopped_and_not_notified(queue, goodbye):
-    queue.run(store.sleep(WORKER))
-    goodbye()
-    assert queue.row("select state from outlive.workers") == {"state": "stopped"}
-    assert queue.count("sleepers") == 0

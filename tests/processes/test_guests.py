@@ -121,7 +121,13 @@ def test_a_browser_with_a_growing_page_is_ended_for_its_memory(worker, queue, pr
 
 
 @needs_node
-@pytest.mark.parametrize("script", [guests.GROWING_SCRIPT, guests.FAMILY_SCRIPT], ids=["one", "three"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(guests.GROWING_SCRIPT, id="one", marks=pytest.mark.long),
+        pytest.param(guests.FAMILY_SCRIPT, id="three"),
+    ],
+)
 def test_node_is_ended_for_the_memory_that_all_its_processes_have_together(worker, queue, tmp_path, script):
     path = tmp_path / "script.js"
     path.write_text(script)

@@ -93,7 +93,9 @@ def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start, queue):
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(one, marks=pytest.mark.long) for one in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"]
+)
 def test_a_worker_whose_standard_streams_are_closed_runs_jobs(start, closed):
     worker = start(slots=1, wait=False, within=("sh", "-c", f'exec "$@" {closed}', "sh"))
     assert faults.add.enqueue(20, 22).result(timeout=30) == 42

@@ -47,7 +47,7 @@ def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(start
 
 
 @pytest.mark.fault(54)
-def test_options_and_rows_that_cannot_be_read_cost_their_job_and_no_other(start, queue):
+def test_options_rows_and_records_that_cannot_be_read_or_written_cost_their_job_and_no_other(start, queue):
     deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
     bad, deep_one, old, *good = [faults.add.enqueue(n, n) for n in range(7)]
     for job, options in ((bad, '{"timeout_s": "10m"}'), (deep_one, deep)):
@@ -59,6 +59,11 @@ def test_options_and_rows_that_cannot_be_read_cost_their_job_and_no_other(start,
         assert finished(job) is State.FAILED
         (only,) = attempts(queue, job)
         assert error in (only.error or "")
+    spoiling = faults.spoil_a_record.enqueue()
+    assert finished(spoiling) is State.FAILED
+    (only,) = attempts(queue, spoiling)
+    assert (only.outcome, only.signal) == (Outcome.FAILED, None), "no crash"
+    assert "object" in (only.error or "")
     assert faults.add.enqueue(4, 4).result(timeout=20) == 8
 
 
@@ -81,15 +86,6 @@ def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(start, 
     done = "select count(*) from outlive.attempts where outcome = 'succeeded' and result::text::int > 0"
     eventually(lambda: queue.value(done) == 8, within_s=60, what="all have got their arguments")
     assert worker.peak_bytes() < 150_000 * 1024
-
-
-def test_a_record_that_cannot_be_encoded_at_the_end_is_a_failure_and_no_crash(start, queue):
-    start()
-    job = faults.spoil_a_record.enqueue()
-    assert finished(job) is State.FAILED
-    (only,) = attempts(queue, job)
-    assert (only.outcome, only.signal) == (Outcome.FAILED, None)
-    assert "object" in (only.error or "")
 
 
 def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start, tmp_path):

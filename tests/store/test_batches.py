@@ -322,19 +322,6 @@ def test_two_last_jobs_that_end_at_once_call_back_once(queue, ring):
     assert queue.values(CALLED) == ["done", "success"]
 
 
-def test_a_batch_that_another_transaction_has_locked_holds_up_only_its_own_jobs(queue, connect):
-    other = connect()
-    batch = open_batch(queue)
-    add(queue, batch)
-    queue.make_many(1)
-    close(queue, batch)
-    tokens = [job.token for job in queue.claim()]
-    assert queue.run(store.locked_ends(WORKER, tokens)) == set()
-    with other.transaction():
-        other.execute("select from outlive.batches for no key update")
-        assert queue.run(store.locked_ends(WORKER, tokens)) == set(tokens[:1])
-
-
 def test_a_transaction_with_an_old_snapshot_cannot_close_a_batch(queue, connect):
     other = connect()
     other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

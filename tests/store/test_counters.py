@@ -78,14 +78,6 @@ def test_an_outcome_counts_as_the_table_says(queue, event, state, counted):
     assert attempt.started_at == NOW
 
 
-@pytest.mark.parametrize("event", FAILURES)
-def test_a_final_failure_is_not_retried_whatever_is_left(queue, event):
-    scene = bring(queue, Place.RUNNING)
-    end_by(queue, ANNA, scene.token, event, final=True)
-    assert queue.state_of(scene.job) is State.FAILED
-    assert queue.counters(scene.job) == (1, 0, 0)
-
-
 @pytest.mark.parametrize("event", CRASHES)
 def test_crashes_end_in_quarantine_with_the_reason(queue, event):
     job = queue.make()

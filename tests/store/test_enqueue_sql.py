@@ -13,7 +13,7 @@ from psycopg import errors
 
 from outlive import store
 from outlive.model import new_job_id
-from outlive.states import Outcome, State
+from outlive.states import State
 from tests.driving.making import NOON, Queue, enqueue, request, value
 from tests.waiting import eventually
 
@@ -231,11 +231,6 @@ def test_two_batches_follow_each_other(queue):
 # Dedupe keys
 
 
-def test_a_key_is_unique_per_task_only(queue):
-    assert asked(queue, "'task', dedupe_key => 'key'") != asked(queue, "'other', dedupe_key => 'key'")
-    assert asked(queue, "'task'") != asked(queue, "'task'")
-
-
 def test_a_killer_is_not_replaced_and_kills_no_more(queue):
     """A job in its place would kill just as often."""
     old = queue.make_quarantined(dedupe_key="key")
@@ -243,13 +238,6 @@ def test_a_killer_is_not_replaced_and_kills_no_more(queue):
         assert asked(queue, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
     assert queue.state_of(old) is State.QUARANTINED
     assert (queue.count("waiting"), queue.count("attempts")) == (0, 1)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])
-def test_a_finished_job_leaves_its_key_to_the_next(queue, outcome):
-    old = queue.make_finished(outcome, dedupe_key="key")
-    new = asked(queue, "'work', dedupe_key => 'key', on_conflict => 'raise'")
-    assert (new != old, queue.state_of(new)) == (True, State.PENDING)
 
 
 def test_a_key_that_a_batch_has_twice_makes_one_job(queue):

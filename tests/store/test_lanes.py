@@ -51,15 +51,6 @@ def test_only_jobs_of_the_lane_are_claimed(queue, other):
     assert len(queue.claim([lane(**other)])) == 1
 
 
-def test_a_job_of_the_future_is_claimed_only_when_its_time_has_come(queue):
-    queue.set_now()
-    job = queue.make(delay_s=60)
-    queue.set_now(later_s=59.999)
-    assert queue.claim() == []
-    queue.set_now(later_s=60)
-    assert ids(queue.claim()) == [job]
-
-
 def test_before_its_watermark_a_lane_is_not_looked_at_and_from_the_start_it_is(queue):
     queue.set_now()
     before, at, after = (queue.make(run_at=NOON - timedelta(seconds=s)) for s in (11, 10, 9))
@@ -132,15 +123,6 @@ def test_a_worker_of_some_queues_finds_only_theirs(queue):
     queue.make(), queue.make(queue="slow")
     assert [one.queue for one in found(queue, queues=["slow"])] == ["slow"]
     assert found(queue, queues=[]) == []
-
-
-def test_a_paused_queue_is_left_out_until_it_is_resumed(queue):
-    queue.make(), queue.make(queue="slow")
-    queue.run(store.pause_queue("slow"))
-    assert [one.queue for one in found(queue)] == ["default"]
-    assert queue.run(store.resume_queue("slow")) is True
-    assert queue.run(store.resume_queue("slow")) is False
-    assert [one.queue for one in found(queue)] == ["default", "slow"]
 
 
 def test_a_queue_that_is_paused_twice_has_been_paused_since_the_first_time(queue):
