@@ -67,6 +67,7 @@ class Run(Frame, tag=1):
     shared: bool = False  # Run it beside the other jobs of this child.
     failures: int = 0
     queue: str = ""
+    decisive: bool = True  # If it fails, the job has failed: no attempt is left.
 
 
 class Stopping(Frame, tag=2):
@@ -113,7 +114,7 @@ class Done(Frame, tag=4):
     stopped_by: int = 0
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
     process_ended: bool = False  # A process that the job had started has ended, which may be why the job failed.
-    told: bool = False  # With Sentry: the child has made an event of the job's exception.
+    told: bool = False  # With Sentry: the child has made an event of the job's exception, or it makes none.
     ended_at: float | None = None  # With OpenTelemetry or Sentry: the time. The supervisor reads this frame later.
     changed: str | None = None  # With `recycle_after="clean"`: the child exits, because the job has changed this in it.
     stopped: bool = False  # A signal to stop has ended the job.

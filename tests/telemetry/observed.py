@@ -36,6 +36,22 @@ def fail() -> None:
         raise ValueError("no such thing" if outlive.current().attempt == 1 else "")
 
 
+@app.task(max_attempts=5, backoff=[0])
+def ask_again(end: str) -> None:
+    raise {"retry": outlive.Retry("not yet"), "memory": MemoryError(), "fix": LookupError()}[end]
+
+
+@app.task(max_attempts=3, backoff=[0])
+def recover() -> None:
+    if outlive.current().failures < 2:
+        raise ConnectionError("not yet")
+
+
+@app.task(fail_on=ValueError)
+def refuse() -> None:
+    raise ValueError("for good")
+
+
 @app.task(max_crashes=1)
 def die() -> None:
     with tracer.start_as_current_span("all"):

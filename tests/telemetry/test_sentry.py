@@ -87,20 +87,20 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert worker.stop() == 0
     found = events(receiver)
     counts = {name: len(found.get(str(job.id), [])) for name, job in jobs.items()}
-    assert counts == {observed.fail.name: 2, observed.die.name: 1, observed.fault.name: 1, observed.hang.name: 1} | {
+    assert counts == {observed.fail.name: 1, observed.die.name: 1, observed.fault.name: 1, observed.hang.name: 1} | {
         "tagged": 1,
         "meant": 0,
     }
-    assert sum(map(len, found.values())) == 6
+    assert sum(map(len, found.values())) == 5
     assert {(event["environment"], event["release"]) for (event, *_) in found.values()} == {("tests", "shop-9")}
 
-    first, second = found[str(jobs[observed.fail.name].id)]
-    assert [event["tags"]["outlive.attempt"] for event in (first, second)] == ["1", "2"]
-    (raised,) = first["exception"]["values"]
-    assert (raised["type"], raised["value"]) == ("ValueError", "no such thing")
+    (last,) = found[str(jobs[observed.fail.name].id)]
+    assert last["tags"]["outlive.attempt"] == "2"
+    (raised,) = last["exception"]["values"]
+    assert (raised["type"], raised["value"]) == ("ValueError", "")
     assert [frame["function"] for frame in raised["stacktrace"]["frames"]] == ["fail"]
     assert raised["mechanism"] == {"type": "outlive", "handled": False}
-    assert (first["transaction"], first["tags"]["outlive.task"]) == (observed.fail.name, observed.fail.name)
+    assert (last["transaction"], last["tags"]["outlive.task"]) == (observed.fail.name, observed.fail.name)
 
     (killed,) = found[str(jobs[observed.die.name].id)]
     assert killed["level"] == "fatal"
@@ -116,6 +116,26 @@ def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start
     assert (late["exception"]["values"][0]["type"], late["tags"]["outlive.outcome"]) == ("TimedOut", "timed_out")
     (plain,) = found[str(jobs["tagged"].id)]
     assert "mine" not in plain["tags"]
+
+
+def test_an_attempt_that_is_tried_again_makes_no_event_and_the_last_one_does(start, receiver):
+    worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
+    recovering = observed.recover.enqueue()
+    jobs = {end: observed.ask_again.using(max_attempts=2).enqueue(end) for end in ("retry", "memory", "fix")}
+    jobs["final"] = observed.refuse.enqueue()
+    ended = (State.FAILED,)
+    eventually(lambda: all(job.status() in ended for job in jobs.values()), within_s=30, what="all have failed")
+    eventually(lambda: recovering.status() is State.SUCCEEDED, within_s=30, what="the third attempt succeeds")
+    assert worker.stop() == 0
+    made = [(event["tags"]["outlive.job_id"], event) for one in events(receiver).values() for event in one]
+    kinds = {id: (event["tags"]["outlive.attempt"], event["exception"]["values"][-1]["type"]) for id, event in made}
+    assert len(made) == len(jobs)
+    assert kinds == {
+        str(jobs["retry"].id): ("2", "Retry"),
+        str(jobs["memory"].id): ("2", "MemoryError"),
+        str(jobs["fix"].id): ("2", "LookupError"),
+        str(jobs["final"].id): ("1", "ValueError"),
+    }
 
 
 def test_a_bound_task_of_celery_makes_one_event_when_no_retry_is_left(start, receiver, database_url):
@@ -159,6 +179,6 @@ def test_the_events_of_a_job_are_in_the_trace_of_the_request_that_enqueued_it(st
         job: [(event["contexts"]["trace"]["trace_id"], event["contexts"]["trace"]["parent_span_id"]) for event in made]
         for job, made in events(receiver).items()
     }
-    assert (traces[failing], traces[dying]) == ([(trace, span)] * 2, [(trace, span)])
-    (first, _), (second, _) = traces[str(alone.id)]
-    assert first == second != trace
+    assert (traces[failing], traces[dying]) == ([(trace, span)], [(trace, span)])
+    ((own, _),) = traces[str(alone.id)]
+    assert own != trace

@@ -121,7 +121,7 @@ def _refused(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done 
 def _ended(this: _Attempt, returned: object, watchers: Watchers) -> Done:
     """How the job ended. If its source has failed, its process gives back jobs of that source that did not begin."""
     done = _failed(this, returned) if isinstance(returned, Raised) else _succeeded(this, returned)
-    watchers.end(done, returned)
+    watchers.end(this.run, done, returned)
     if this.run.source and (done.source_ok is False or this.account.failed):
         this.channel.source_failed(this.run.source)
     return done

@@ -1,4 +1,4 @@
-"""Sentry in a child: one event for each exception that the job's code did not handle.
+"""Sentry in a child: one event for each exception that has ended the job. Attempts that are tried again make none.
 
 If the app has called `sentry_sdk.init`, its client makes the events. Otherwise this module calls it, and the
 standard variables SENTRY_… configure it.

@@ -14,6 +14,7 @@ from outlive.child.boundary import Raised, guarded
 from outlive.errors import Fail, Retry
 from outlive.importing import App
 from outlive.protocol import Done, Run
+from outlive.states import Outcome
 
 if TYPE_CHECKING:
     from outlive.child.channel import Channel
@@ -33,13 +34,15 @@ class Watchers:
         for one in self._all:
             guarded(one.begin, run)
 
-    def end(self, done: Done, returned: object | Raised) -> None:
-        """The job has ended like this. An exception without a stack, `Retry` and `Fail` say how the job should end."""
+    def end(self, run: Run, done: Done, returned: object | Raised) -> None:
+        """The job has ended like this."""
         if not self._all:
             return
-        error = returned.error if isinstance(returned, Raised) and done.stack is not None else None
-        if self._sentry is not None and error is not None and not issubclass(type(error), (Retry, Fail)):
-            done.told = not isinstance(guarded(self._sentry.failed, error), Raised)
+        if self._sentry is not None and isinstance(returned, Raised) and _is_failure(done, type(returned.error)):
+            if run.decisive or done.final:
+                done.told = not isinstance(guarded(self._sentry.failed, returned.error), Raised)
+            else:  # The job is tried again. The supervisor tells only of processes that were killed.
+                done.told = done.outcome is Outcome.OUT_OF_MEMORY
         for one in self._all:
             guarded(one.end)
         done.ended_at = time()
@@ -51,6 +54,12 @@ class Watchers:
 
 
 UNWATCHED = Watchers(None, None)
+
+
+def _is_failure(done: Done, kind: type[BaseException]) -> bool:
+    """Whether its code has failed. An exception without a stack, and `Fail`, say how the job should end. `Retry` does
+    too, but the last one ends it in a failure."""
+    return issubclass(kind, Retry) or (done.stack is not None and not issubclass(kind, Fail))
 
 
 def start(app: App, channel: Channel) -> Watchers:

@@ -35,6 +35,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
+    max_attempts: int | None
+    """Its own; None: that of its task."""
     kept: bytes | None
     """What earlier attempts have kept, as `Run` (protocol.py) has it."""
     marked: bool
@@ -95,6 +97,11 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
         return self.facts.share > 1 and self.crowd == 1
 
     @property
+    def decisive(self) -> bool:
+        """Whether a failure ends the job: no attempt is left. In SQL, outlive.verdict decides it."""
+        return self.job.failures + 1 >= (self.max_attempts or self.facts.max_attempts)
+
+    @property
     def may_be_over(self) -> bool:
         """Its attempt may have ended in the database without this worker's end."""
         return self.completing or self.suspending
@@ -114,10 +121,13 @@ class _Limits(TypedDict, total=False):
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
+    max_attempts: int | None
 
 
 def assignment(job: Claimed, facts: TaskRow, kept: bytes | None, *, marked: bool) -> Assignment:
-    limits = _Limits(timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes)
+    limits = _Limits(
+        timeout_s=facts.timeout_s, stall_s=facts.stall_s, memory_bytes=facts.memory_bytes, max_attempts=None
+    )
     if job.options is not None:
         limits.update(msgspec.json.decode(job.options, type=_Limits))
     begun = marked or job.attempt > 1  # The database always has a second attempt as begun.

@@ -180,7 +180,7 @@ class Child:
             self.served += 1
             last = self.served >= one.facts.max_jobs or one.apart
             limits = (last, max_result_bytes, job.source, one.trace, one.kept, one.shares, job.failures, job.queue)
-            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits, one.decisive))
         self.retiring = self.retiring or last
         self.flush()
         return True
