@@ -30,7 +30,8 @@ class Carried(msgspec.Struct, frozen=True):
 def carrying(requests: list[JobRequest], more: Mapping[str, str]) -> list[JobRequest]:
     """The same jobs with more options, such as the headers of a trace."""
     own = wire.encode(more)
-    return [replace(one, options=_both(one.options, own)) for one in requests]
+    # A job has no empty options.
+    return [replace(one, options=one.options[:-1] + b"," + own[1:] if one.options else own) for one in requests]
 
 
 def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
@@ -41,10 +42,6 @@ def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
     trace, span, *sampled = (sdk.get_traceparent() or "-").split("-")
     header = f"00-{trace}-{span}-{'00' if sampled == ['0'] else '01'}"
     return requests if parts_of(header) is None else carrying(requests, {"traceparent": header})
-
-
-def _both(limits: bytes | None, context: bytes) -> bytes:
-    return context if limits is None else limits[:-1] + b"," + context[1:]  # A job has no empty options.
 
 
 def carried_by(options: bytes | None) -> Carried:

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import psycopg
 
 from outlive import db, linux
+from outlive.humanize import one_line
 from outlive.worker import log
 
 T = TypeVar("T")
@@ -264,7 +265,7 @@ class Outage:
     def lost(self, error: psycopg.Error, connected_at: float) -> None:
         """A connection that was made at this time is lost."""
         if self.since is None and connected_at >= self._over_at:  # An older one was lost in the last outage.
-            self.since, self._why = time.monotonic(), _one_line(error)
+            self.since, self._why = time.monotonic(), one_line(error)
 
     def refused(self, error: psycopg.Error) -> None:
         """No connection can be made."""
@@ -275,7 +276,7 @@ class Outage:
         log.warning(
             "lost the database %s (%s): running jobs continue and their results are buffered until it is back",
             self._where,
-            _one_line(error),
+            one_line(error),
         )
 
     def over(self) -> None:
@@ -288,10 +289,6 @@ class Outage:
         else:
             log.info("a connection to the database was lost, and another one was made at once: %s", self._why)
         self.since, self._away = None, False
-
-
-def _one_line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())
 
 
 _outage_of = functools.cache(Outage)

@@ -1,26 +1,22 @@
 """The signals that a supervisor obeys, each with the process that sent it: a job must not stop or stall its own worker.
 
-Python's handlers do not learn the sender. So the signals are blocked, and read from a descriptor that the event loop
-waits for (signalfd). They stay blocked for the rest of this process' life. Processes that it starts must unblock them,
-see `linux.unblock_signals`.
+Python's handlers do not learn the sender. So the signals are blocked, and taken when a descriptor for which the event
+loop waits (signalfd) says that one has come. They stay blocked for the rest of this process' life. Processes that it
+starts must unblock them, see `linux.unblock_signals`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import signal
-import struct
 from collections.abc import Callable
 
 from outlive.worker import log
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)
 """The sender of SIGCONT most likely also sent SIGSTOP, which can't be caught."""
-_SIGNALFD_SIGINFO = struct.Struct("=IiiI112x")
-"""Number, errno, code and sender."""
 _SIGSET_BYTES = 128
 _FROM_KILL, _FROM_TGKILL, _FROM_KERNEL = 0, -6, 0x80
 """Codes that no process can forge: the sender is the one that the kernel names, or the kernel, as for Ctrl-C."""
@@ -49,11 +45,9 @@ class Signals:
                 loop.add_signal_handler(number, obey, number, 0)
 
     def _read(self, obey: Callable[[signal.Signals, int], None]) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                number, _, code, sender = _SIGNALFD_SIGINFO.unpack(os.read(self._descriptor, _SIGNALFD_SIGINFO.size))
-                sent = signal.Signals(number)
-                if code in (_FROM_KILL, _FROM_TGKILL, _FROM_KERNEL):
-                    obey(sent, sender)
-                else:
-                    log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", sent.name)
+        while (one := signal.sigtimedwait(HANDLED, 0)) is not None:
+            sent = signal.Signals(one.si_signo)
+            if one.si_code in (_FROM_KILL, _FROM_TGKILL, _FROM_KERNEL):
+                obey(sent, one.si_pid)
+            else:
+                log.warning("%s is ignored: it was not sent with kill, so its sender can't be known", sent.name)

@@ -74,27 +74,24 @@ class JobCalls:
 
     async def _run_first(self, child: Child, token: int, until: float, *, last_try: bool) -> None:
         """Run the first call of an attempt. If it waits for a lock, it stays the first, and is tried again."""
-        call = self._waiting[id(child), token][0]
+        waiting = self._waiting[id(child), token]
+        call, held_up = waiting[0], False
         try:
             async with self._sessions.take(size_bytes=len(call.body)) as session:
                 reply = await self._reply(session, child, call, last_try=last_try)
                 if reply is not None:
                     child.answer(reply)
         except _HeldUpError:
-            self._blocked.put_nowait((child, token, until))
-            return
-        except BaseException:
-            self._drop_first(child, token)
-            raise
-        self._drop_first(child, token)
-
-    def _drop_first(self, child: Child, token: int) -> None:
-        waiting = self._waiting[id(child), token]
-        self.pending_bytes -= len(waiting.popleft().body)
-        if waiting:
-            self._ready.put_nowait((child, token))
-        else:
-            del self._waiting[id(child), token]
+            held_up = True
+        finally:
+            if held_up:
+                self._blocked.put_nowait((child, token, until))
+            else:
+                self.pending_bytes -= len(waiting.popleft().body)
+                if waiting:
+                    self._ready.put_nowait((child, token))
+                else:
+                    del self._waiting[id(child), token]
 
     async def _reply(self, session: Session, child: Child, call: Call, *, last_try: bool) -> Reply | None:
         """Errors are answers too: they go back to the job that made the call. None: its answer comes later."""

@@ -57,11 +57,9 @@ def _success_lines(ended: list[Success], at: float, worker: UUID) -> list[str]:
     ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
     each = zip(ids, ended, strict=True)
     words = [f"Job {short_id(id)} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
-    return logs.lines(at, "INFO", words, partial(_success_fields, ended, worker))
-
-
-def _success_fields(ended: list[Success], worker: UUID, n: int) -> dict[str, object]:
-    return _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
+    return logs.lines(
+        at, "INFO", words, lambda n: _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
+    )
 
 
 def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, next_try: datetime | None) -> None:
