@@ -9,10 +9,11 @@ import pytest
 
 from outlive import Outcome, State
 from tests.driving.jobs import attempts, finished
+from tests.driving.workers import alive
 from tests.waiting import eventually
 
 SOURCE = """
-import os, pathlib, threading
+import atexit, os, pathlib, threading
 from uuid import UUID
 import outlive
 
@@ -20,8 +21,17 @@ app = outlive.App()
 here = pathlib.Path(__file__).parent
 opened = []
 
+def note(what: str) -> None:
+    with (here / "ended").open("a") as ended:
+        ended.write(f"{what} {os.getpid()}\\n")
+    if (here / "hang").exists():
+        threading.Event().wait()
+
+atexit.register(note, "imported")
+
 @app.on_process_start
 def open_client() -> None:
+    atexit.register(note, "opened")
     if (here / "broken").exists():
         raise ConnectionError("no client")
     if (here / "broken once").exists():
@@ -65,6 +75,22 @@ def test_it_runs_once_in_each_process_and_is_no_change_by_a_job(start, shop, tmp
         ran = [task.enqueue().result(timeout=30) for _ in range(4)]
         assert all(own == prepared and not more for own, prepared, *more in ran), ran
         assert len({own for own, *_ in ran}) == processes, task.name
+
+
+def test_a_process_that_ends_runs_the_exit_functions_that_were_registered_in_it(start, shop, tmp_path):
+    worker = start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    fresh, cold, warm = (task.enqueue().result(timeout=30)[0] for task in (shop.fresh, shop.cold, shop.warm))
+    worker.stop()
+    ended = (tmp_path / "ended").read_text().splitlines()
+    assert ended == [f"opened {fresh}", f"opened {cold}", f"imported {cold}", f"opened {warm}"]
+
+
+def test_an_exit_function_that_hangs_costs_its_job_nothing_and_its_process_is_killed(start, shop, tmp_path):
+    (tmp_path / "hang").touch()
+    worker = start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    first, second = (shop.fresh.enqueue().result(timeout=20)[0] for _ in range(2))
+    eventually(lambda: not alive(first) and not alive(second), within_s=8, what="they are gone")
+    assert f"child {first} still runs 2 s after its last job: it is killed" in worker.log()
 
 
 def test_what_it_raises_is_the_error_of_the_job_which_is_retried(start, shop, queue, tmp_path):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from atexit import _run_exitfuncs
 from collections.abc import Mapping
 from os import _exit
 from resource import RUSAGE_SELF, getrusage
@@ -110,7 +111,9 @@ def main(inherited: Inheritance, output: int) -> int:
     linux.when_parent_dies(_SIGKILL)
     linux.prefer_for_oom_kill(inherited.oom_score)
     _shed_zygote(output)
-    return serve(inherited)
+    code = serve(inherited)
+    _run_exitfuncs()  # What was registered since the fork: the zygote has none, so none runs in each of its children.
+    return code
 
 
 def _shed_zygote(output: int) -> None:
@@ -205,7 +208,9 @@ def main_after_exec(name: str, log_level: str, sock: int, stack: int, tickets: i
     watchers = telemetry.start(app, channel)
     channel.send(Imported(run.token))
     start = ProcessStart(app.process_starts, app.lifespans)
-    return serve(Inheritance(name, log_level, app.tasks, channel, watchers, start), run)
+    code = serve(Inheritance(name, log_level, app.tasks, channel, watchers, start), run)
+    _run_exitfuncs()
+    return code
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ control socket when the supervisor dies, kills all that is below it, and exits.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import gc
 import os
@@ -203,6 +204,7 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     serving.install_handlers(stack)
     limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
     ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
+    atexit._clear()  # It ends without these, and what the import has made is all children's: none may remove it.
     gc.collect()
     gc.freeze()
     start = ProcessStart(app.process_starts, app.lifespans)

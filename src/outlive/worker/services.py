@@ -267,10 +267,10 @@ class Services:
         self.wake.set()
 
     def has_work_left(self) -> bool:
-        """Whether jobs run, ends are being written or held up, or children with spans to send have yet to exit."""
+        """Whether jobs run, ends are being written or held up, or children that have run jobs have yet to exit: these
+        close what their jobs share, send spans, and run exit functions."""
         at_work = bool(self.slots.busy) or self.outbox.slow.under_way or self.progress.held_up
-        has_more = bool(self.telemetry.receivers) or any(child.shared for child in self.slots.children)
-        return at_work or (has_more and self.slots.leaving())
+        return at_work or self.slots.leaving()
 
     @property
     def answers(self) -> int:
