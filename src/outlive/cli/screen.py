@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,11 @@ def console() -> rich.console.Console:
 
 def _pass_on() -> None:
     raise  # noqa: PLE0704  # Called while the BrokenPipeError is handled: pass it on, so that the command ends quietly.
+
+
+def draw_soon() -> None:
+    """Import what draws a table in another thread, while this one waits for the database."""
+    threading.Thread(target=table, args=((), ()), daemon=True).start()
 
 
 def text(*parts: Part) -> Text:

@@ -50,13 +50,21 @@ def stats(
 
     With --watch it shows live how fast jobs end and how long they wait and run, the workers, killers and sources.
     """
+
+    def look() -> Counts:
+        ended_per_s = context.run(store.rates())
+        if not json:
+            screen.draw_soon()  # The server counts meanwhile.
+        rows = context.run(store.count_jobs())
+        return Counts(rows, ended_per_s)
+
     if lanes:
         context.rows(store.list_lanes(limit=limit), LANES, "no job waits").print(json=json, watch=watch)
     elif watch and not json:
         pulse = Pulse(context.run)
         Listing(pulse.look, pulse.draw, line=pulse.line).print(json=False, watch=True)
     else:
-        Listing(lambda: _counts(context.run), _table, Counts.as_json).print(json=json, watch=watch)
+        Listing(look, _table, Counts.as_json).print(json=json, watch=watch)
 
 
 class Counts(NamedTuple):
@@ -95,10 +103,6 @@ class Counts(NamedTuple):
             },
             "ended_per_s": self.ended_per_s,
         }
-
-
-def _counts(run: Callable[[Statement[Any]], Any]) -> Counts:
-    return Counts(run(store.count_jobs()), run(store.rates()))
 
 
 def _table(counts: Counts) -> Drawn:
@@ -160,7 +164,7 @@ class Pulse:
 
     def look(self) -> Seen:
         run = self._run
-        counts = _counts(run)
+        counts = Counts(run(store.count_jobs()), run(store.rates()))
         self._rates.append(sum(counts.ended_per_s.values()))
         [times] = run(store.latencies())
         workers = [row for row in run(store.list_workers(limit=LISTED)) if row["state"] != "stopped"]
