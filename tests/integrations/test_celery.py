@@ -101,6 +101,7 @@ def told(job: UUID, error: str) -> str:
 
 @shared_task(bind=True, priority=1, retry_kwargs={"max_retries": 7, "countdown": 5}, retry_jitter=True)
 def whoami(self: Request, number: int) -> tuple[str | None, int, int | None, int]:
+    assert self.name == self.request.task in ("own", f"{__name__}.whoami")
     return self.request.id, self.request.retries, self.max_retries, number
 
 
@@ -411,8 +412,14 @@ def test_a_result_takes_only_a_timeout_and_says_what_to_write(result):
 
 
 def test_a_retry_with_other_options_is_refused():
-    with pytest.raises(outlive.ConfigError, match="takes exc and countdown: give max_retries to shared_task"):
+    with pytest.raises(outlive.ConfigError, match="max_retries: give queue to shared_task"):
+        Request(3).retry(countdown=5, queue="mail")
+    with pytest.raises(outlive.ConfigError, match="max_retries=9, more than its task: give that to shared_task"):
         Request(3).retry(countdown=5, max_retries=9)
+    with pytest.raises(ValueError, match="last"):
+        Request(3).retry(ValueError("last"), max_retries=0)
+    with pytest.raises(outlive.Retry):
+        Request(3).retry(max_retries=2)
 
 
 SHIM = {

@@ -81,7 +81,8 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     after_s = None if "backoff" in options else delay
 
     def register(function: Callable[..., Any]) -> SharedTask:
-        called = _bound(function, retries, after_s) if bind else function
+        own_name = options.get("name") or declaring.name_of(function)
+        called = _bound(function, own_name, retries, after_s) if bind else function
         return SharedTask(app.task(**ours | options)(_limited(called, soft_s) if soft_s else called))
 
     return register if function is None else register(function)
@@ -96,8 +97,10 @@ class Request:
         default_retry_delay: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> None:
         """`default_retry_delay`: None stands for the backoff of the task."""
+        self.name = self.task = name
         self.request, self.id, self.retries, self.max_retries = self, None, 0, max_retries
         self.default_retry_delay, self.args, self.kwargs = default_retry_delay, list(args), dict(kwargs or {})
         self.hostname = socket.gethostname()
@@ -107,25 +110,36 @@ class Request:
     if not TYPE_CHECKING:
         __getattr__ = hinting("self or self.request of a task")
 
-    def retry(self, exc: BaseException | None = None, countdown: float | None = None, **others: Any) -> Retry:
-        """Raise what lets outlive try again. After `max_retries` of them raise `exc`, or what is being handled."""
+    def retry(
+        self,
+        exc: BaseException | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **others: Any,
+    ) -> Retry:
+        """Raise what lets outlive try again. After `max_retries` of them, that of the task or fewer, raise `exc`, or
+        what is being handled."""
         if others:
-            raise ConfigError(f"self.retry takes exc and countdown: give {min(others)} to shared_task, or leave it out")
-        error = exc or sys.exception()
-        if self.max_retries is not None and self.retries >= self.max_retries:
-            raise error or outlive.OutliveError(f"no try is left: max_retries is {self.max_retries}")
+            taken = "self.retry takes exc, countdown and max_retries"
+            raise ConfigError(f"{taken}: give {min(others)} to shared_task, or leave it out")
+        own, error = self.max_retries, exc or sys.exception()
+        if own is not None and max_retries is not None and max_retries > own:
+            raise ConfigError(f"self.retry has max_retries={max_retries}, more than its task: give that to shared_task")
+        most = own if max_retries is None else max_retries
+        if most is not None and self.retries >= most:
+            raise error or outlive.OutliveError(f"no try is left: max_retries is {most}")
         after_s = self.default_retry_delay if countdown is None else countdown
         raise Retry("" if error is None else f"{type(error).__name__}: {error}", after=after_s) from error
 
 
-def _bound(function: Callable[..., Any], retries: int | None, delay: float | None) -> Callable[..., Any]:
+def _bound(function: Callable[..., Any], name: str, retries: int | None, delay: float | None) -> Callable[..., Any]:
     own = inspect.signature(function)
     rest = own.replace(parameters=list(own.parameters.values())[1:])
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         given = rest.bind(*args, **kwargs)
-        return function(Request(retries, delay, given.args, given.kwargs), *args, **kwargs)
+        return function(Request(retries, delay, given.args, given.kwargs, name), *args, **kwargs)
 
     vars(run)["__signature__"] = rest  # By which outlive checks the arguments of a call.
     return run

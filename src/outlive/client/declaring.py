@@ -103,7 +103,7 @@ def decorator(app: App, options: Mapping[str, Any]) -> Callable[[Callable[..., A
 
     def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
         _check(function, parsed)
-        name = own_name or _name_of(function)
+        name = own_name or name_of(function)
         routed = (queue for pattern, queue in app.queue_of.items() if fnmatchcase(name, pattern))
         queue = parsed.get("queue") or next(routed, None)
         task: Task[..., Any, Any] = Task(app, function, policy.Policy(**parsed | {"queue": queue}), name, was)
@@ -158,7 +158,7 @@ def _check(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         raise ConfigError(f"{what} with preload=False: jobs with an interpreter of their own share nothing")
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """module.function. A script that is run directly has the name under which a worker imports it.
 
     Where multiprocessing does not fork, it imports the script again as __mp_main__.
