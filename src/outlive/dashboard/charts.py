@@ -34,7 +34,7 @@ def stacked(
     *,
     labels: Sequence[str],
     about: str,
-    times: Times = HOUR,
+    times: Times,
 ) -> Markup:
     """A bar for each step of time, with one part for each key of `order`.
 
@@ -78,7 +78,7 @@ def lines(
     """A line for each series; None leaves a gap. Seconds are drawn on a logarithmic scale."""
     values = [value for one in series.values() for value in one if value is not None]
     place, ticks = _log_scale(values) if seconds else _linear_scale(values, percent=percent)
-    parts = [_grid(ticks, times=times)]
+    parts = [_grid(ticks, INNER, times)]
     for name, one in series.items():
         step = INNER / max(1, len(one) - 1)
         for piece in _pieces(one):
@@ -110,7 +110,7 @@ def memory(course: MemoryCourse, *, about: str) -> Markup:
         for at_s, used in zip(course.at_s, course.used_bytes, strict=True)
     )
     line = f'<polyline class="l-memory" points="{points}"/>'
-    return _svg([_grid(ticks, times=((0, "0 s", "start"), (1, duration(last_s), "end"))), limit, line], about)
+    return _svg([_grid(ticks, INNER, ((0, "0 s", "start"), (1, duration(last_s), "end"))), limit, line], about)
 
 
 def timeline(spans: Sequence[tuple[str, float, float, str]], *, about: str) -> Markup:
@@ -186,7 +186,7 @@ def _count(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _grid(ticks: Sequence[tuple[float, str]], inner: int = INNER, times: Times = HOUR) -> str:
+def _grid(ticks: Sequence[tuple[float, str]], inner: int, times: Times) -> str:
     rows = []
     for place, word in ticks:
         y = TOP + TALL * (1 - place)

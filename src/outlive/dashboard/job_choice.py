@@ -36,11 +36,9 @@ def filter_of(fields: Mapping[str, str]) -> JobFilter:
         batch_id = None if batch is None else UUID(batch)
     except ValueError:
         raise BadField("batch", f"{batch!r} is not the id of a batch") from None
-    times = {key: _seconds(key, given[key]) for key in ("since", "before")}
+    since_s, older_s = (_seconds(key, given[key]) for key in ("since", "before"))
     texts: dict[str, Any] = {key: given[key] for key in TEXTS}
-    return JobFilter(
-        states=tuple(map(State, states)), batch=batch_id, since_s=times["since"], older_s=times["before"], **texts
-    )
+    return JobFilter(states=tuple(map(State, states)), batch=batch_id, since_s=since_s, older_s=older_s, **texts)
 
 
 def _seconds(field: str, given: str | None) -> float | None:

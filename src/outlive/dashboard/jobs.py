@@ -122,15 +122,13 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     kept = await site.database.run(store.list_steps(id, limit=job_steps.SHOWN))
     steps = job_steps.rows(job, kept, said.steps if said is not None else "")
     linked = await site.database.run(store.linked_jobs(id, limit=graph.MOST + 1))
-    args, args_bytes = postmortem.pretty(job["args"], LONGEST_ARGS)
     return {
         "title": f"{job['task']} {id}",
         "job": job,
-        "args": args,
-        "args_bytes": args_bytes,
-        "cut": len(args) > LONGEST_ARGS,
-        "options": postmortem.pretty(job["options"], LONGEST_ARGS)[0],
-        "checkpoint": postmortem.pretty(job["checkpoint"], LONGEST_ARGS)[0],
+        "args": postmortem.pretty(job["args"], LONGEST_ARGS),
+        "args_bytes": len(job["args"]),
+        "options": postmortem.pretty(job["options"], LONGEST_ARGS),
+        "checkpoint": postmortem.pretty(job["checkpoint"], LONGEST_ARGS),
         "attempts": [postmortem.shown(attempt) for attempt in reversed(attempts[-SHOWN_ATTEMPTS:])],
         "more_attempts": len(attempts) > SHOWN_ATTEMPTS,
         "timeline": timeline(job, attempts),
@@ -153,7 +151,7 @@ async def _value(site: Site, visit: Visit) -> str | None:
     if (name := visit.get("step")) is None:
         return None
     found = await site.database.run(store.step(visit.id(), name))
-    return postmortem.pretty(found[0], LONGEST_ARGS)[0] if found else "The job has kept no such step."
+    return postmortem.pretty(found[0], LONGEST_ARGS) if found else "The job has kept no such step."
 
 
 def timeline(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> object:

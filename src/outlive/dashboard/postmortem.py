@@ -56,17 +56,17 @@ def limit_bytes(attempt: Attempt) -> int | None:
     return int(found[1].replace(",", "")) if found else None
 
 
-def pretty(data: bytes | None, most: int) -> tuple[str, int]:
-    """JSON with indents, cut after `most` characters, and its size in bytes."""
+def pretty(data: bytes | None, most: int) -> str:
+    """JSON with indents, cut after `most` characters."""
     if data is None:
-        return "", 0
+        return ""
     if len(data) > most * 4:
-        return data[:most].decode(errors="replace") + "…", len(data)
+        return data[:most].decode(errors="replace") + "…"
     try:
         words = msgspec.json.format(data, indent=2).decode(errors="replace")
     except (msgspec.MsgspecError, RecursionError):
         words = data.decode(errors="replace")
-    return (words if len(words) <= most else words[:most] + "…"), len(data)
+    return words if len(words) <= most else words[:most] + "…"
 
 
 def memory_chart(memory: MemoryCourse | None) -> Markup | None:
@@ -90,5 +90,5 @@ def shown(attempt: Attempt) -> dict[str, Any]:
         "limit_bytes": limit,
         "memory": memory_chart(attempt.memory),
         "lines": output.split(attempt.output or ""),
-        "result": None if attempt.result is None else pretty(bytes(attempt.result), 4000)[0],
+        "result": None if attempt.result is None else pretty(bytes(attempt.result), 4000),
     }

@@ -12,12 +12,10 @@ from outlive.dashboard.actions.questions import Field, Form, Question
 from outlive.errors import BadArguments
 from outlive.operations import By, schedule_changes
 from outlive.operations.controls import CONTROLS, Control, audited, limit_of_source, size_of_worker
-from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-EMPTY: Mapping[str, Any] = MappingProxyType({})
 LIMITS = {
     "rate_limit_per_minute": "Requests per minute",
     "burst": "Requests at once after a pause (burst)",
@@ -25,6 +23,7 @@ LIMITS = {
     "breaker_failures": "Failures in a row that open the breaker",
     "breaker_pause_s": "Seconds that it stays open",
 }
+QUEUES = "Queues, with commas"
 SCHEDULE: Mapping[str, tuple[Any, ...]] = {
     "cron": ("Cron expression", "none"),
     "every": ("Or an interval", "none, or such as 10m"),
@@ -44,8 +43,15 @@ async def ask(control: Control, site: Site, form: Form) -> Question:
     return Question(control.asked(form["name"]), control.note)
 
 
-async def operate(control: Control, site: Site, form: Form, by: By) -> None:
-    await _operate(site, by, control, form["name"], control.make(form["name"]))
+async def operate(
+    control: Control, site: Site, form: Form, by: By, values: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    name = form["name"]
+    statement = control.make(name, values) if values else control.make(name)
+    done = await site.writing.do_at_once(audited(statement, by, control.action, {control.noun: name, **values}))
+    if done in (False, []):
+        raise BadArguments(f"there is no {control.noun} {name}, or it was {control.done} already")
+    site.note(by.entry, control.result(name))
 
 
 async def ask_of_source(site: Site, form: Form) -> Question:
@@ -61,7 +67,7 @@ async def ask_of_source(site: Site, form: Form) -> Question:
 async def set_source(site: Site, form: Form, by: By) -> None:
     row = await _source(site, form)
     limits = {key: limit_of_source(key, text) for key, text in form.typed(LIMITS).items()}
-    await _set(site, by, form, {key: limit for key, limit in limits.items() if limit != row[f"set_{key}"]})
+    await _set(site, form, by, {key: limit for key, limit in limits.items() if limit != row[f"set_{key}"]})
 
 
 async def _source(site: Site, form: Form) -> Mapping[str, Any]:
@@ -72,17 +78,14 @@ async def _source(site: Site, form: Form) -> Mapping[str, Any]:
 
 async def ask_of_worker(site: Site, form: Form) -> Question:
     control, texts = CONTROLS["set_worker"], await _worker(site, form) | form.typed(("slots", "queues"))
-    fields = [
-        Field("slots", "Slots", texts["slots"]),
-        Field("queues", "Queues, with commas", texts["queues"], "all"),
-    ]
-    return Question(control.asked(form["name"]), control.note, fields=fields)
+    slots, queues = Field("slots", "Slots", texts["slots"]), Field("queues", QUEUES, texts["queues"], "all")
+    return Question(control.asked(form["name"]), control.note, fields=[slots, queues])
 
 
 async def set_worker(site: Site, form: Form, by: By) -> None:
     now = await _worker(site, form)
     changed = {key: text for key, text in form.typed(("slots", "queues")).items() if text != now[key]}
-    await _set(site, by, form, size_of_worker(changed.get("slots"), changed.get("queues")))
+    await _set(site, form, by, size_of_worker(changed.get("slots"), changed.get("queues")))
 
 
 async def _worker(site: Site, form: Form) -> dict[str, str]:
@@ -104,7 +107,7 @@ async def ask_of_schedule(site: Site, form: Form) -> Question:
 async def set_schedule(site: Site, form: Form, by: By) -> None:
     row, values = await _schedule(site, form), schedule_changes.values_of(form.typed(SCHEDULE))
     schedule_changes.refuse_unless_it_can_fire(form["name"], row, values)
-    await _set(site, by, form, {key: value for key, value in values.items() if value != row[key]})
+    await _set(site, form, by, {key: value for key, value in values.items() if value != row[key]})
 
 
 async def _schedule(site: Site, form: Form) -> Mapping[str, Any]:
@@ -114,21 +117,12 @@ async def _schedule(site: Site, form: Form) -> Mapping[str, Any]:
     raise BadArguments(f"there is no schedule {form['name']}")
 
 
-async def _set(site: Site, by: By, form: Form, values: Mapping[str, Any]) -> None:
-    control, name = CONTROLS[form["action"]], form["name"]
+async def _set(site: Site, form: Form, by: By, values: Mapping[str, Any]) -> None:
+    control = CONTROLS[form["action"]]
     if values:
-        await _operate(site, by, control, name, control.make(name, values), values)
+        await operate(control, site, form, by, values)
     else:
-        site.note(by.entry, f"{control.noun} {name} is as it was")
-
-
-async def _operate(
-    site: Site, by: By, control: Control, name: str, statement: Statement[Any], values: Mapping[str, Any] = EMPTY
-) -> None:
-    done = await site.writing.do_at_once(audited(statement, by, control.action, {control.noun: name, **values}))
-    if done in (False, []):
-        raise BadArguments(f"there is no {control.noun} {name}, or it was {control.done} already")
-    site.note(by.entry, control.result(name))
+        site.note(by.entry, f"{control.noun} {form['name']} is as it was")
 
 
 def _text(limit: float | None) -> str:
