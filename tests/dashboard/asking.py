@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Coroutine
+from functools import cached_property
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
@@ -38,13 +39,16 @@ class Dashboard:
     def __enter__(self) -> Self:
         self._thread.start()
         self.operator = self.browser(OPERATOR)
-        self.viewer = self.browser(VIEWER)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.run(self.site.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    @cached_property
+    def viewer(self) -> "Browser":
+        return self.browser(VIEWER)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

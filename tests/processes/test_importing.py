@@ -16,25 +16,24 @@ BROKEN = {
 
 
 @pytest.mark.fault(64)
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(start, queue, changing, tmp_path, how):
+def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(start, queue, changing, tmp_path):
     source = tmp_path / f"{changing.__name__}.py"
     text = source.read_text().replace(*COLD)
     source.write_text(text)
     worker = start(target=f"{changing.__name__}:app", folder=tmp_path, slots=2)
-    line, reason = BROKEN[how]
-    source.write_text(f"{line}\n{text}")
-    jobs = [changing.version.enqueue() for _ in range(3)]
-    eventually(lambda: all(attempts(queue, job) for job in jobs), within_s=20, what="they are tried")
-    source.write_text(text)
-    queue.make_ready()
-    assert [job.result(timeout=40) for job in jobs] == [1, 1, 1]
-    for job in jobs:
-        *before, last = attempts(queue, job)
-        assert {one.outcome for one in before} == {Outcome.RELEASED}
-        assert all(reason in (one.error or "") for one in before)
-        assert last.outcome is Outcome.SUCCEEDED
-    assert worker.log().count("are retried every") == 1
+    for told, (line, reason) in enumerate(BROKEN.values(), start=1):
+        source.write_text(f"{line}\n{text}")
+        jobs = [changing.version.enqueue() for _ in range(3)]
+        eventually(lambda: all(attempts(queue, job) for job in jobs), within_s=20, what="they are tried")  # noqa: B023
+        source.write_text(text)
+        queue.make_ready()
+        assert [job.result(timeout=40) for job in jobs] == [1, 1, 1]
+        for job in jobs:
+            *before, last = attempts(queue, job)
+            assert {one.outcome for one in before} == {Outcome.RELEASED}
+            assert all(reason in (one.error or "") for one in before)
+            assert last.outcome is Outcome.SUCCEEDED
+        assert worker.log().count("are retried every") == told
 
 
 @pytest.mark.fault(64)
