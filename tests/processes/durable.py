@@ -466,6 +466,16 @@ def count(n: int) -> int:
     return n
 
 
+@outlive.step(attempts=2, backoff="2s", timeout="500ms")
+async def print_in_time(file: str) -> str:
+    return await print_label(1, file)
+
+
+@app.task(max_attempts=1)
+async def prints_in_time(file: str) -> str:
+    return await print_in_time(file)
+
+
 @outlive.step(relaxed=True)
 async def acount(n: int) -> int:
     return n

@@ -49,6 +49,7 @@ from tests.processes.durable import (
     page_by_page,
     patient,
     poll,
+    prints_in_time,
     quotes,
     quotes_in_threads,
     receives_for_ever,
@@ -349,6 +350,17 @@ def test_the_other_tasks_of_an_async_job_go_on_while_a_lock_holds_up_its_steps(s
     assert job.status() is State.RUNNING
     stranger.execute("commit")
     assert job.result(timeout=30) == ("theirs", 2)
+
+
+def test_a_step_whose_time_is_over_while_it_is_kept_is_not_taken_again(start, notes, connect):
+    job, stranger = prints_in_time.enqueue(str(notes)), connect()
+    stranger.execute("begin")
+    stranger.run(store.supply(job.id, "print_in_time > print_label", b"7", "a stranger", replacing=False))
+    worker = start(target=TARGET)
+    worker.says("print_in_time raised TimeoutError", within_s=30)
+    stranger.execute("rollback")
+    assert job.result(timeout=30) == "label 1"
+    assert lines(notes, "label") == ["label 1"]
 
 
 @pytest.mark.parametrize("then", ["ends", "waits"])
