@@ -32,14 +32,28 @@ Render = Callable[[Visit], Awaitable[Mapping[str, str]]]
 class Watched:
     """One page that is open somewhere: its newest fragments, or why it can't be looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, render: Render, visit: Visit) -> None:
         self.fragments: Mapping[str, str] = {}
-        self.problem: Mapping[str, str] | None = None
+        self.problem: Mapping[str, str] = {}
         self.viewers = 0
         self.changed = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
+        self.task = asyncio.get_running_loop().create_task(self._watch(render, visit))
 
-    def publish(self, fragments: Mapping[str, str], problem: Mapping[str, str] | None) -> None:
+    async def _watch(self, render: Render, visit: Visit) -> None:
+        while True:
+            try:
+                self._publish(await render(visit))
+            except Away as error:
+                since = error.since.isoformat(timespec="seconds")
+                self._publish(self.fragments, text="The database can't be reached", since=since)
+            except OutliveError as error:
+                self._publish(self.fragments, text=str(error))
+            except Exception:
+                _log.exception("an open page can't be looked at: %s", visit.here)
+                self._publish(self.fragments, text="This page does not update: the dashboard's log says why")
+            await asyncio.sleep(LOOK_S)
+
+    def _publish(self, fragments: Mapping[str, str], **problem: str) -> None:
         if (fragments, problem) != (self.fragments, self.problem):
             self.fragments, self.problem = fragments, problem
             self.changed.set()
@@ -55,11 +69,17 @@ class Live:
     def streams(self) -> int:
         return sum(one.viewers for one in self._watched.values())
 
+    def has_room(self, visit: Visit) -> bool:
+        return self.streams < MAX_STREAMS and (visit in self._watched or len(self._watched) < MAX_WATCHED)
+
     async def stream(self, visit: Visit) -> AsyncGenerator[bytes, None]:
         """The events of one viewer: first everything, then what changes, until the server stops."""
-        watched = self._join(visit)
+        if visit not in self._watched:
+            self._watched[visit] = Watched(self._render, visit)
+        watched = self._watched[visit]
+        watched.viewers += 1
         sent: dict[str, str] = {}
-        problem: Mapping[str, str] | None = None
+        problem: Mapping[str, str] = {}
         try:
             yield b"retry: 2000\n\n"
             pulse_at = time.monotonic() + PULSE_S
@@ -71,7 +91,7 @@ class Live:
                     yield _event("parts", news)
                 if watched.problem != problem:
                     problem = watched.problem
-                    yield _event("problem", problem or {})
+                    yield _event("problem", problem)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(STOP_CHECK_S):
                         await changed.wait()
@@ -79,39 +99,10 @@ class Live:
                     pulse_at = time.monotonic() + PULSE_S
                     yield b": still here\n\n"
         finally:
-            self._leave(visit, watched)
-
-    def has_room(self, visit: Visit) -> bool:
-        return self.streams < MAX_STREAMS and (visit in self._watched or len(self._watched) < MAX_WATCHED)
-
-    def _join(self, visit: Visit) -> Watched:
-        watched = self._watched.get(visit)
-        if watched is None:
-            watched = self._watched[visit] = Watched()
-            watched.task = asyncio.get_running_loop().create_task(self._watch(visit, watched))
-        watched.viewers += 1
-        return watched
-
-    def _leave(self, visit: Visit, watched: Watched) -> None:
-        watched.viewers -= 1
-        if watched.viewers == 0:
-            del self._watched[visit]
-            if watched.task is not None:
+            watched.viewers -= 1
+            if watched.viewers == 0:
+                del self._watched[visit]
                 watched.task.cancel()
-
-    async def _watch(self, visit: Visit, watched: Watched) -> None:
-        while True:
-            try:
-                watched.publish(await self._render(visit), None)
-            except Away as error:
-                since = error.since.isoformat(timespec="seconds")
-                watched.publish(watched.fragments, {"text": "The database can't be reached", "since": since})
-            except OutliveError as error:
-                watched.publish(watched.fragments, {"text": str(error)})
-            except Exception:
-                _log.exception("an open page can't be looked at: %s", visit.here)
-                watched.publish(watched.fragments, {"text": "This page does not update: the dashboard's log says why"})
-            await asyncio.sleep(LOOK_S)
 
 
 def _server_stops() -> bool:
