@@ -148,7 +148,7 @@ class Answers:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-        for kept in self._kept.values():
+        for kept in list(self._kept.values()):
             await kept.stop()
 
     async def ask(self, statement: Statement[T]) -> T:
