@@ -14,14 +14,13 @@ from tests.driving.workers import alive, all_gone, cmdline, stopped
 from tests.waiting import eventually
 
 
-@pytest.mark.parametrize("how", ["os._exit", "our loop"])
-def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start, how):
+def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start):
     worker = start(slots=1)
-    pid = faults.stay_after_the_end.enqueue(how).result(timeout=20)
-    eventually(lambda: not alive(pid), within_s=6, what="it is gone")
-    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    worker.stop()
-    assert ("after its last job: it is killed" in worker.log()) == (how == "our loop")
+    for how in ("os._exit", "our loop"):
+        pid = faults.stay_after_the_end.enqueue(how).result(timeout=20)
+        eventually(lambda: not alive(pid), within_s=6, what="it is gone")  # noqa: B023
+        assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+        assert ("after its last job: it is killed" in worker.log()) == (how == "our loop")
 
 
 def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start):
@@ -62,19 +61,22 @@ def test_a_stopped_zygote_does_not_outlive_its_worker(start):
 
 
 @pytest.mark.fault(62)
-@pytest.mark.parametrize("end", ["its job", "its parent", "its worker"])
-def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start, tmp_path, end):
+def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start, tmp_path):
     worker = start(slots=1)
-    job = faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=end != "its job")
-    pid = number_in(tmp_path / "daemon")
-    match end:
-        case "its job":
-            job.result(timeout=20)
-        case "its parent":
-            os.kill(worker.parents()[0], signal.SIGKILL)
-        case _:
-            worker.kill()
-    eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")
+    for end in ("its job", "its parent", "its worker"):
+        task = faults.leave_a_daemon.using(max_attempts=1, max_crashes=1)
+        job = task.enqueue(str(tmp_path / end), stay=end != "its job")
+        pid = number_in(tmp_path / end)
+        match end:
+            case "its job":
+                job.result(timeout=20)
+            case "its parent":
+                for parent in {faults.parent_of(child) for child in worker.children()}:
+                    os.kill(parent, signal.SIGKILL)
+                job.cancel()
+            case _:
+                worker.kill()
+        eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")  # noqa: B023
 
 
 def test_a_process_started_by_the_script_that_became_the_worker_stays(start):

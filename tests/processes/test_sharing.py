@@ -331,16 +331,14 @@ def test_a_job_that_begins_again_finds_its_checkpoint_if_it_has_kept_nothing_els
     assert job.result(timeout=30) == {"page": 7}
 
 
-@pytest.mark.parametrize("what", ["kill", "segfault", "block"])
-def test_what_a_job_keeps_and_prints_survives_its_process_in_the_same_turn_of_the_loop(
-    start, queue, go, tmp_path, what
-):
-    notes = tmp_path / "notes"
-    job = sudden.enqueue(what, str(notes))
+def test_what_a_job_keeps_and_prints_survives_its_process_in_the_same_turn_of_the_loop(start, queue, go, tmp_path):
     start(slots=2, target=TARGET, block_s="1")
-    assert job.result(timeout=60) == {"page": 7}
-    assert notes.read_text().count("charge") == 1, "its step runs once"
-    assert "the last words\n" in (attempts(queue, job)[0].output or "")
+    for what in ("kill", "segfault", "block"):
+        notes = tmp_path / what
+        job = sudden.enqueue(what, str(notes))
+        assert job.result(timeout=60) == {"page": 7}
+        assert notes.read_text().count("charge") == 1, "its step runs once"
+        assert "the last words\n" in (attempts(queue, job)[0].output or "")
 
 
 def test_a_job_whose_process_dies_while_its_wait_is_written_begins_again_after_the_wait(

@@ -188,42 +188,45 @@ def test_a_parked_process_that_dies_costs_its_job_nothing(start, notes, queue):
     assert outcomes(queue, job) == [Outcome.SUCCEEDED]
 
 
-@pytest.mark.parametrize("fault", ["the zygote dies", "reload"])
-def test_a_job_that_waits_after_its_zygote_was_replaced_gives_up_its_process(start, notes, tmp_path, fault):
+def test_a_job_that_waits_after_its_zygote_was_replaced_gives_up_its_process(start, notes, tmp_path):
     """The process is not kept for half a minute, and does not go on with the old code."""
-    job = patient.enqueue(str(notes), str(tmp_path / "go"))
     worker = start(target=TARGET)
-    [pid] = map(int, eventually(lambda: pids(notes), within_s=30))
-    if fault == "reload":
-        worker.send(signal.SIGHUP)
-        worker.says("reloaded")
-    else:
-        os.kill(worker.zygote(), signal.SIGKILL)
-        worker.says("the zygote died")
-    (tmp_path / "go").touch()
-    eventually(lambda: suspended(job), within_s=30)
-    all_gone([pid], within_s=15)
-    job.send("packed", Packed([8]))
-    assert job.result(timeout=30) == [8]
+    for fault in ("the zygote dies", "reload"):
+        file, go = notes.with_name(f"notes of {fault}"), tmp_path / fault
+        file.touch()
+        job = patient.enqueue(str(file), str(go))
+        [pid] = map(int, eventually(lambda: pids(file), within_s=30))  # noqa: B023
+        if fault == "reload":
+            worker.send(signal.SIGHUP)
+            worker.says("reloaded")
+        else:
+            os.kill(worker.zygote(), signal.SIGKILL)
+            worker.says("the zygote died")
+        go.touch()
+        eventually(lambda: suspended(job), within_s=30)  # noqa: B023
+        all_gone([pid], within_s=15)
+        job.send("packed", Packed([8]))
+        assert job.result(timeout=30) == [8]
 
 
-@pytest.mark.parametrize("fault", ["the zygote dies", "reload", "stop"])
-def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes, fault):
+def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes):
     """A call that raised would let the job undo what it has done, while another process goes on with it."""
-    job = wary.enqueue(str(notes))
     worker = start(target=TARGET)
-    eventually(lambda: suspended(job), within_s=30)
-    [pid] = map(int, pids(notes))
-    if fault == "the zygote dies":
-        os.kill(worker.zygote(), signal.SIGKILL)
-    else:
-        worker.send(signal.SIGHUP if fault == "reload" else signal.SIGTERM)
-    all_gone([pid], within_s=30)
-    job.send("packed", Packed([8]))
-    if fault == "stop":
-        start(target=TARGET)
-    assert job.result(timeout=30) == [8]
-    assert lines(notes) == ["begun", "begun"]
+    for fault in ("the zygote dies", "reload", "stop"):
+        file = notes.with_name(f"notes of {fault}")
+        job = wary.enqueue(str(file))
+        eventually(lambda: suspended(job), within_s=30)  # noqa: B023
+        [pid] = map(int, pids(file))
+        if fault == "the zygote dies":
+            os.kill(worker.zygote(), signal.SIGKILL)
+        else:
+            worker.send(signal.SIGHUP if fault == "reload" else signal.SIGTERM)
+        all_gone([pid], within_s=30)
+        job.send("packed", Packed([8]))
+        if fault == "stop":
+            start(target=TARGET)
+        assert job.result(timeout=30) == [8]
+        assert lines(file) == ["begun", "begun"]
     assert "it is killed" not in worker.log()
 
 
