@@ -68,6 +68,12 @@ def configure_and_talk() -> None:
     log.debug("heard")
 
 
+@app.task
+def talk_to_root() -> None:
+    logging.error("no logger")
+    log.warning("another")
+
+
 @app.task(max_attempts=2, backoff=60)
 def fail() -> None:
     raise ValueError("no price")

@@ -110,7 +110,7 @@ def test_records_go_to_their_job_also_if_the_app_has_configured_logging_at_its_i
     for name, job in jobs.items():
         job.result(timeout=30)
         [attempt] = attempts(queue, job)
-        assert attempt.output == f"WARNING: hello from {name}\nWARNING: goodbye from {name}\n"
+        assert attempt.output == f"WARNING root: hello from {name}\nWARNING root: goodbye from {name}\n"
         assert outcomes(queue, job) == [Outcome.SUCCEEDED]
 
 

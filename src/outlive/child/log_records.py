@@ -1,8 +1,9 @@
-"""The log records of jobs: they go to the supervisor, unless the app has said where they should go.
+"""The log records of jobs: they go to the supervisor, unless the app has said that they should go elsewhere.
 
-Records that find no handler come here, in place of Python's own last resort. So nothing is written twice, and an app or
-a job that calls `logging.basicConfig` gets what it asks for; its lines are part of the job's output then. `logging` is
-not imported for this: every fork would pay for it.
+Records that find no handler come here, in place of Python's own last resort. So nothing is written twice. A handler
+that the app has given to a logger to write to stderr or stdout is set aside for one of ours: the supervisor reads these
+streams, and a line that is printed there has lost its level. `logging` is not imported for this: every fork would pay
+for it.
 """
 
 from __future__ import annotations
@@ -81,8 +82,19 @@ def _install(level: str) -> None:
                 self.handleError(record)
 
     root = logging.getLogger()
+    streams = [id(one) for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)]
+    for logger in (root, *logging.Logger.manager.loggerDict.values()):
+        handlers: list[logging.Handler] = getattr(logger, "handlers", [])
+        for place, theirs in enumerate(handlers):
+            if id(getattr(theirs, "stream", root)) in streams:
+                handlers[place] = ours = ToSupervisor(level.upper())
+                ours.setLevel(max(ours.level, theirs.level))
+                ours.filters = theirs.filters
     if root.handlers:  # The app has configured it, level included.
         return
+    configure = logging.basicConfig
+    # Python calls it without arguments for `logging.error(…)`, and would print the record.
+    logging.basicConfig = lambda **given: configure(**given) if given else None
     if root.level == logging.WARNING:  # As it is unless the app has set it.
         root.setLevel(level.upper())
     logging.lastResort = ToSupervisor(level.upper())
