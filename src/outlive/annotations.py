@@ -59,7 +59,8 @@ class Form(msgspec.Struct, frozen=True):
             try:
                 return wire.encode(value, path)
             except wire.NotJson as error:
-                raise wire.NotJson(f"{error} ({self.unused})" if self.unused else str(error)) from None
+                advice = f" ({self.unused})" if self.unused else _annotating(value, path)
+                raise wire.NotJson(f"{error}{advice}") from None
         try:
             data = encode(value, sort=self.sort)
             decoded = self.decoder.decode(data)
@@ -91,6 +92,19 @@ class Form(msgspec.Struct, frozen=True):
 
 
 PLAIN = Form()
+
+
+def _annotating(value: object, path: str) -> str:
+    """The advice to annotate a parameter, or the result, with the class of the value. Empty if that would not help."""
+    kind = type(value)
+    try:
+        form = form_of(kind, _annotating)
+        if form.type is not None and form.encode(value, path):
+            name = path.removeprefix("argument ").partition("[")[0]
+            return f"; annotate {name}: {kind.__name__}" if name != path else f"; annotate it: -> {kind.__name__}"
+    except Exception:  # A class of the user's own may raise anything.
+        pass
+    return ""
 
 
 def form_of(annotation: object, function: Callable[..., Any], default: object = inspect.Parameter.empty) -> Form:

@@ -279,6 +279,35 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(annotation, value
 
 
 @pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        *((value, f"; annotate x: {type(value).__name__}") for value in (UUID(int=1), Decimal(1), date(2030, 1, 1))),
+        (datetime(2030, 1, 1), "which JSON does not have; annotate x: datetime"),
+        ((1, 2), "pass a list; annotate x: tuple"),
+        (Colour.RED, "which JSON does not have; annotate x: Colour"),
+        ([UUID(int=1)], "is of type UUID, which JSON does not have"),
+        (1j, "is of type complex, which JSON does not have"),
+        (math.inf, "is inf, which JSON does not have"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("annotation", [None, Any], ids=["bare", "Any"])
+def test_an_argument_that_an_annotation_would_let_in_is_refused_with_that_annotation(annotation, value, advice):
+    def bare(x): ...
+
+    codec = Codec("m.f", bare) if annotation is None else codec_of(annotation)
+    with pytest.raises(BadArguments) as raised:
+        codec.pack((value,), {})
+    assert str(raised.value).endswith(advice)
+
+
+def test_a_result_that_an_annotation_would_let_out_is_refused_with_that_annotation():
+    with pytest.raises(
+        wire.NotJson, match="the result is of type UUID, which JSON does not have; annotate it: -> UUID"
+    ):
+        codec_of(int).encode_result(UUID(int=1))
+
+
+@pytest.mark.parametrize(
     ("annotation", "value"),
     [
         (float, 1),

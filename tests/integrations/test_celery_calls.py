@@ -78,6 +78,11 @@ def fails(number: int) -> None:
 
 
 @shared_task
+def bare(job, error):
+    return [job, error]
+
+
+@shared_task
 def told(job: UUID, error: str) -> str:
     return str(job)
 
@@ -156,6 +161,20 @@ def test_a_group_in_a_group_is_a_part_of_it(outlive_jobs):
     whole = chord([group(add.s(1), add.s(2)), add.s(3)])(total.s())
     outlive_jobs.run()
     assert (numbers.get(5), whole.get(5)) == ([2, 3, 4], 9)
+
+
+def test_an_argument_that_is_not_annotated_is_refused_with_the_annotation_that_it_needs():
+    with pytest.raises(outlive.BadArguments, match=r"argument job is of type UUID, .*; annotate job: UUID"):
+        bare.delay(UUID(int=1), "")
+    with pytest.raises(outlive.BadArguments, match=r"argument error is of type datetime, .*; annotate error: datetime"):
+        bare.s(1, datetime(2030, 1, 1)).delay()
+
+
+def test_a_task_without_annotations_is_told_of_a_failure_too(outlive_jobs):
+    failed = fails.apply_async((7,), on_failed=bare)
+    outlive_jobs.run(delayed=True)
+    [said] = outlive_jobs.enqueued(bare.task)
+    assert AsyncResult(str(said.id)).get(5) == [failed.id, "ValueError: 7"]
 
 
 def test_a_canvas_tells_a_task_which_of_its_jobs_has_failed(outlive_jobs):

@@ -137,7 +137,10 @@ def follower(task: OnFailed, app: App | None = None) -> dict[str, Any]:
     if given := found._options.keys() & {"id", "dedupe_key", *_LINKS}:
         raise ConfigError(f"on_failed takes a task without {min(given)}: its job is made when the other one has failed")
     try:
-        request = found.job(UUID(int=0), "").request
+        try:
+            request = found.job(UUID(int=0), "").request
+        except BadArguments:  # It may take the id as text, as one without annotations does.
+            request = found.job(str(UUID(int=0)), "").request
     except BadArguments as error:
         takes = "on_failed takes a task with two parameters, the id of the failed job and its error"
         raise BadArguments(f"{takes}, as in `def tell(job: UUID, error: str)`: {error}") from None
