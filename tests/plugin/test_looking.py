@@ -91,6 +91,9 @@ def test_a_schedule_makes_a_job_for_each_time_that_passes(outlive_jobs):
     assert len(outlive_jobs.enqueued(shop.hourly)) == 4
     assert len(outlive_jobs.run()) == 3
     assert shop.seen == ["hourly"] * 4
+    outlive_jobs.advance("3h")
+    with pytest.raises(outlive.OutliveError, match=r"most of .*hourly: its schedule fires, so advance the clock less"):
+        outlive_jobs.run(limit=2)
 
 
 def test_time_does_not_go_back(outlive_jobs):

@@ -39,6 +39,9 @@ _WORDS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7))
+_NUMBER = re.compile(r"(?<![/#\d])\d+")
+"""A number of a field that is neither a step nor a count of weeks."""
 _CRON = re.compile(r"([0-9A-Z*,/#-]+ +){4,5}[0-9A-Z*,/#-]+", re.IGNORECASE)
 
 
@@ -116,6 +119,9 @@ def checked(where: str, cron: str | None, options: Mapping[str, Any]) -> dict[st
         must_be = "a cron expression: minute, hour, day of month, month and day of week, as in '*/5 * * * *'"
         known_as = f", which is {_WORDS[cron]!r}" if cron in _WORDS else ""
         raise refused("the schedule", cron, must_be + known_as)
+    for (field, least, most), text in zip(_FIELDS, (cron or "").split()[-5:], strict=False):
+        if not all(least <= int(number) <= most for number in _NUMBER.findall(text)):
+            raise refused("the schedule", cron, f"a cron expression, and its {field} from {least} to {most}")
     starts_at, ends_at = fields.get("starts_at"), fields.get("ends_at")
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
         raise ConfigError(f"end is {ends_at}, before start, {starts_at}: the schedule would never fire")

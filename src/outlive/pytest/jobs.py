@@ -145,7 +145,9 @@ class Jobs:
                 raise one.exception
             if len(ran) > limit:
                 [(task, _)] = Counter(one.task for one in ran).most_common(1)
-                raise OutliveError(f"more than {limit} attempts have run, most of {task}: does a job enqueue itself?")
+                fires = any(one.task == task for app in self._all_apps() for one in app.schedules.values())
+                why = "its schedule fires, so advance the clock less" if fires else "does a job enqueue itself?"
+                raise OutliveError(f"more than {limit} attempts have run, most of {task}: {why}")
         return ran
 
     def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:
