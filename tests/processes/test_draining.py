@@ -18,9 +18,14 @@ def test_several_workers_are_told_to_drain_at_once(queue, database_url):
     for number in (1, 2, 3):
         queue.register_worker(UUID(int=number), name=f"web-{number}")
     told = "worker web-1 is told to drain\nworker web-2 is told to drain\n"
-    assert Cli(database_url)("drain", "web-1", "web-2", "--no-wait").out == told
+    cli = Cli(database_url)
+    assert cli("drain", "web-1", "web-2", "--no-wait").out == told
     asked = "select name from outlive.workers where drain_requested_at is not null order by 1"
     assert queue.values(asked) == ["web-1", "web-2"]
+    assert cli("drain", "--all", "--no-wait").out == told + "worker web-3 is told to drain\n"
+    for words in ((), ("web-1", "--all")):
+        refused = cli("drain", *words)
+        assert (refused.code, refused.err) == (2, "outlive: drain needs the names of workers, or --all, and not both\n")
 
 
 def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(start, queue, database_url, tmp_path):

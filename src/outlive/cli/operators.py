@@ -166,13 +166,19 @@ def _prune_old(context: CommandContext) -> int:
 @command(app, example="drain web-7 --no-wait")
 def drain(
     context: CommandContext,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", **_NAMED)],
+    names: WorkerNames = None,
+    all: Annotated[bool, typer.Option("--all", help="All workers that are alive.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the workers are gone.")] = True,
 ) -> None:
     """Tell workers to take no more jobs, finish those that they run, and stop.
 
     A worker learns of this at once, or with its next heartbeat behind a pooler. Ctrl-C only ends the waiting.
     """
+    if bool(names) is all:
+        raise ConfigError("drain needs the names of workers, or --all, and not both")
+    names = names or sorted({row["name"] for row in _workers(context) if row["state"] not in GONE})
+    if not names:
+        raise WorkerNotFound("no worker is alive")
     ids = [id for name in names for id in told(context, "drain_worker", name)]
     printed = None
     while wait:
