@@ -55,6 +55,20 @@ def test_a_worker_says_once_that_jobs_wait_for_a_task_that_no_worker_has(start, 
     app.connections.close()
 
 
+def test_a_worker_says_that_it_replaces_the_limits_of_a_source_of_another_app(start, queue, shop):
+    shop.write_text(OLD + "app.source('api', rate_limit_per_minute=60)\n")
+    other = shop.with_name("other_shop.py")
+    other.write_text("import outlive\napp = outlive.App()\napp.source('api', rate_limit_per_minute=600)\n")
+    first = start(target="renamed_shop:app", folder=shop.parent, slots=1)
+    second = start(target="other_shop:app", folder=shop.parent, slots=1)
+    said = "another app may have declared other limits for the source api, and those of this app hold now"
+    assert second.says(said)
+    assert queue.values("select rate_limit_per_minute from outlive.sources") == [600]
+    start(target="other_shop:app", folder=shop.parent, slots=1)
+    assert said not in first.log()
+    assert second.log().count(said) == 1
+
+
 def test_a_worker_is_refused_while_another_app_has_a_task_of_the_same_name(start, queue, shop):
     shop.write_text(OLD)
     other = shop.with_name("other_shop.py")

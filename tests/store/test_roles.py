@@ -319,6 +319,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.reload_workers("n"),
             store.tell_tasks(WORKER, ["work"]),
             store.rival_tasks("shop:app", ["work"], ["shop.work()"]),
+            store.rival_sources("shop:app", [SourceLimits("shop")]),
             store.taken_over_tasks("shop:app", ["work"], ["shop.work()"]),
             store.unserved_lanes(),
         )

@@ -13,6 +13,17 @@ with made as (
   from json_populate_recordset(null::outlive.sources, :sources::json) d order by d.name on conflict do nothing)
 select outlive.set_limits(:sources::json);
 
+-- name: rival_sources
+-- Those of these sources that were declared with other limits, if a worker of another app is active: it may have
+-- declared them.
+select d.name
+from json_populate_recordset(null::outlive.sources, :sources::json) d join outlive.sources s using (name)
+where s.like_task is null
+  and (s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+    is distinct from (d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)
+  and exists (select from outlive.workers k where k.state = 'active' and k.app <> :app::text)
+order by 1;
+
 -- name: spread_limits
 -- Give sources that no app declares the limits that their tasks' sources have now: a job may name a source before
 -- any worker has registered its task. A row is a source that another transaction has locked.

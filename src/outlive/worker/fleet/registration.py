@@ -45,6 +45,11 @@ _TAKEN_OVER = (
     "is this app before a move, all is well; if not, stop this worker and give its tasks names of their own with name=…"
 )
 
+_RIVAL_SOURCES = (
+    "another app may have declared other limits for %s, and those of this app hold now, for both: declare the same "
+    "limits in both, or give the sources names of their own"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -118,6 +123,8 @@ class Registration:
     async def _register_app(self) -> bool:
         """Register tasks, sources and schedules. False: other transactions have locked some, so it must be repeated."""
         run, tasks = self._session.run, self._tasks
+        if rivals := await run(store.rival_sources(self._app, self._sources)):
+            log.warning(_RIVAL_SOURCES, f"the source{'s' * (len(rivals) > 1)} {few(rivals)}")
         locked = await run(store.register_sources(self._sources))
         await self._log_rivals()
         await run(store.register_tasks(tasks.values()))
