@@ -6,7 +6,7 @@ Imported only for an error, and by outlive.celery.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ WORDS = {system: {name: Word(*word) for name, word in of.items()} for system, of
 """By system."""
 ATTRIBUTES, SHIM = ({what: _each(of) for what, of in _TABLES[key].items()} for key in ("attributes", "shim"))
 LEFT_OUT, SETTINGS, CELERY_NAMES = (_each(_TABLES[key]) for key in ("left_out", "settings", "celery_names"))
+COMMANDS, WORKER_OPTIONS = (_each(_TABLES[key]) for key in ("celery_commands", "celery_worker_options"))
 NOT_SHARED: dict[str, str] = _TABLES["not_shared"]
 _NOT_SENT: dict[str, str] = _TABLES["not_sent"]
 _IN_CELERY = ("delay", "apply_async", "s", "si", "AsyncResult")
@@ -41,6 +42,13 @@ def missing(what: str, owner: object, name: str) -> AttributeError:
     hint = (ATTRIBUTES | SHIM)[what].get(name)
     celery = " (outlive.celery has it, for code that moves from Celery)" if name in _IN_CELERY else ""
     return AttributeError(f"{what} has no {name}" + (f": {hint}{celery}" if hint else ""), name=name, obj=owner)
+
+
+def of_command(words: Sequence[str]) -> str | None:
+    """What to write in place of a command of Celery, or of an option of its worker."""
+    table, given = (WORKER_OPTIONS, words[1:]) if words[0] == "worker" else (COMMANDS, words[:1])
+    names = (word.partition("=")[0] for word in given)
+    return next((f"{one}: {table[one]}" for one in names if one in table), None)
 
 
 def not_sent(task: str, name: str, names: Collection[str]) -> str:

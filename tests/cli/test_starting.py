@@ -3,8 +3,14 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
+import pytest
+from typer.main import get_command
+
+from outlive import foreign_options
 from outlive.cli import MODULES, load
+from tests.driving.commands import Cli, ended
 
 FOR_OTHERS = (
     *("outlive.child", "outlive.client", "outlive.embedded", "outlive.protocol", "outlive.temporary", "outlive.worker"),
@@ -73,3 +79,24 @@ def test_a_list_without_rows_imports_only_what_it_needs(database_url):
     said, loaded = ran.stdout.splitlines()
     assert said.startswith("no job matches in ")
     assert [name for name in loaded.split() if f"{name}.".startswith(tuple(f"{part}." for part in FOR_OTHERS))] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("purge",), "purge: write `outlive cancel --all --state pending`, with --queue for one queue"),
+        (("-A", "shop", "worker"), "-A: write `outlive worker MODULE:APP`"),
+        (("worker", "shop:app", "-c", "4", "-Q", "mail"), "-c: write --slots"),
+        (("worker", "shop:app", "--concurrency=4"), "--concurrency: write --slots"),
+    ],
+)
+def test_a_command_of_celery_says_what_to_write(words, said):
+    ran = ended(Cli(None).process(*words))
+    assert (ran.code, ran.err) == (2, f"outlive: there is no {said}\n")
+
+
+def test_no_word_of_celery_is_a_command_or_an_option_of_ours():
+    assert not foreign_options.COMMANDS.keys() & MODULES.keys()
+    worker: Any = get_command(load()).commands["worker"]  # type: ignore[attr-defined]
+    ours = {option for parameter in worker.params for option in parameter.opts}
+    assert not foreign_options.WORKER_OPTIONS.keys() & ours

@@ -44,6 +44,7 @@ def main() -> None:
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
+    _refuse_celery(sys.argv[1:])
     app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
     gc.freeze()  # What the imports made never becomes garbage: a search at exit takes a tenth of a short command.
     restore()
@@ -56,6 +57,16 @@ def _die_of_ctrl_c() -> Callable[[], object]:
         return lambda: None
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+
+
+def _refuse_celery(words: Sequence[str]) -> None:
+    """Say what to write in place of a command of Celery, or of an option of its worker."""
+    if words and (words[0] == "worker" or words[0] not in MODULES):
+        from outlive import foreign_options  # Not at the top: most commands need no hint.
+
+        if hint := foreign_options.of_command(words):
+            print(f"outlive: there is no {hint}", file=sys.stderr)
+            sys.exit(2)
 
 
 def load(words: Sequence[str] = ()) -> typer.Typer:
