@@ -52,7 +52,8 @@ class SharedApp(App):
 class _Runner(StatementRunner):
     @property
     def connections(self) -> Connections:
-        return self.own_connections if (app := _of_project()) is None else app.connections
+        app = None if (project := _project()) is None else project.connected()
+        return self.own_connections if app is None else app.connections
 
     def run_all(self, statements: Sequence[Statement[T]], connection: SyncConnection | None = None) -> list[T]:
         if connection is None and (project := _project()) is not None:

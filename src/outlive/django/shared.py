@@ -6,7 +6,10 @@ Nothing is kept here: test runners rename the database, and tests replace TASKS,
 from __future__ import annotations
 
 import sys
+from asyncio import _get_running_loop
+from contextlib import suppress
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -34,9 +37,20 @@ def app() -> App | None:
     return None
 
 
+def connected() -> App | None:
+    """The same for a call that connects. A test that Django gives no database is refused in its words: there may be no
+    test database, and then the settings still name that of development."""
+    if _is_tested() and (found := backend()) is not None:
+        with suppress(SynchronousOnlyOperation):  # In async code Django refuses a test that it gives no database first.
+            connections[found.database].ensure_connection()
+            connections[found.database].cursor().close()
+    return app()
+
+
 def transaction() -> BaseDatabaseWrapper | None:
-    """Django's connection, while a test holds a transaction open there: the jobs are rolled back with the test."""
-    if not _is_tested() or (found := backend()) is None:
+    """Django's connection, while a test holds a transaction open there: the jobs are rolled back with the test. Async
+    code can't use it."""
+    if not _is_tested() or _get_running_loop() is not None or (found := backend()) is None:
         return None
     connection = connections[found.database]
     return connection if connection.in_atomic_block else None
