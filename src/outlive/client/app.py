@@ -369,9 +369,7 @@ class App:
         return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
-        existing: dict[UUID, UUID] = {}
-        for answer in answers:
-            existing |= answer
+        existing = {new: old for answer in answers for new, old in answer.items()}
         return [Job(existing.get(request.id, request.id), self) for request in requests]
 
     def decode_result(self, task: str, data: bytes) -> object:
