@@ -159,10 +159,8 @@ def test_all_suspects_that_are_claimed_together_begin_at_once_in_one_process(sta
         go.unlink()
     elif why == "workers differ":
         queue.execute("update outlive.tasks set share = 500")
-    queue.run(store.pause_queue("default"))
-    app.enqueue_many(noted.job(str(notes), str(go)) for _ in range(60))
+    app.enqueue_many(noted.using(delay="1h").job(str(notes), str(go)) for _ in range(60))
     queue.execute(SUSPECTS, [int(why == "their processes died")])
-    queue.run(store.resume_queue("default"))
     eventually(notes.exists, within_s=20)
     claimed = queue.value("select count(*) from outlive.running")
     eventually(partial(_has_lines, notes, claimed), within_s=3, what=f"{claimed} have begun")
@@ -177,7 +175,7 @@ SUSPECTS = """
 with w as (delete from outlive.waiting returning *)
 insert into outlive.held (
   id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
-select id, 'suspect', now(), 'vanished', queue, source, task, priority, ready_at, 3, 0, %s, 2 from w
+select id, 'suspect', now(), 'vanished', queue, source, task, priority, now(), 3, 0, %s, 2 from w
 """
 
 UNFINISHED = """
