@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from outlive import Outcome, State
+from outlive import Outcome, State, linux
+from outlive.worker.processes.zygotes import MOST_LEAVING
 from tests.driving.jobs import attempts, finished
 from tests.driving.workers import alive
 from tests.waiting import eventually
@@ -91,6 +92,16 @@ def test_an_exit_function_that_hangs_costs_its_job_nothing_and_its_process_is_ki
     first, second = (shop.fresh.enqueue().result(timeout=20)[0] for _ in range(2))
     eventually(lambda: not alive(first) and not alive(second), within_s=8, what="they are gone")
     assert f"child {first} still runs 2 s after its last job: it is killed" in worker.log()
+
+
+def test_exit_functions_that_take_long_do_not_fill_the_machine_with_processes(start, shop, tmp_path):
+    (tmp_path / "hang").touch()
+    worker = start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
+    jobs = shop.app.enqueue_many(shop.fresh.job() for _ in range(MOST_LEAVING + 40))
+    most = 0
+    while any(job.status() is not State.SUCCEEDED for job in jobs):
+        most = max(most, len(linux.descendants_of(worker.pid)))
+    assert MOST_LEAVING < most < MOST_LEAVING + 15
 
 
 def test_what_it_raises_is_the_error_of_the_job_which_is_retried(start, shop, queue, tmp_path):

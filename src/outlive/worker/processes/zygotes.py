@@ -32,6 +32,9 @@ ANSWER_S = 1.0
 """A parent that takes longer than this to fork counts as stuck: its children are not promised to jobs."""
 REFUSED_S = 1.0
 """How long no child is asked for after a fork was refused."""
+MOST_LEAVING = 64
+"""So many children, and two for each slot, may be about to exit before others are forked. One that takes long over it
+holds memory and descriptors until then."""
 GONE_S = 4.0
 """How long a worker that stops waits for killed processes to be gone."""
 CONTINUE_S = 0.3
@@ -177,6 +180,9 @@ class Zygotes:
     def _forking(self) -> int:
         return sum(not one.pid and not one.retiring for one in self.children)
 
+    def _leaving(self) -> int:
+        return sum(one.retiring and not one.given and one.task is not None for one in self.children)
+
     def at_hand(self) -> int:
         """How many children are ready, or will be in a moment."""
         return len(self.ready) + (0 if self.trouble(time.monotonic()) else self._forking())
@@ -186,8 +192,10 @@ class Zygotes:
         return next((one for one in self.ready if not one.parent.engaged and not one.parent.dead), None)
 
     def fork_ahead(self) -> None:
-        """Have a ready child for each slot."""
+        """Have a ready child for each slot, unless too many children take long to exit after their last job."""
         if self.closing or self.current.facts is None:
+            return
+        if self._leaving() > MOST_LEAVING + 2 * self._slots.size:
             return
         if self._refused and time.monotonic() - self._refused[0] < REFUSED_S:
             return
