@@ -43,7 +43,7 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli, monkey
     def broken(*_: object, **__: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("outlive.store.find_jobs", broken)
+    monkeypatch.setattr("outlive.store.find_page", broken)
     ran = cli("jobs")
     assert ran.code == 1
     assert ran.err == "outlive: this is a bug in outlive: KeyError: 'oops'; --debug prints the traceback\n"

@@ -53,7 +53,7 @@ class _Runner(StatementRunner):
     @property
     def connections(self) -> Connections:
         app = None if (project := _project()) is None else project.connected()
-        return self.own_connections if app is None else app.connections
+        return super().connections if app is None else app.connections
 
     def run_all(self, statements: Sequence[Statement[T]], connection: SyncConnection | None = None) -> list[T]:
         if connection is None and (project := _project()) is not None:

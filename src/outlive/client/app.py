@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -369,7 +370,7 @@ class App:
         return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
-        existing = {new: old for answer in answers for new, old in answer.items()}
+        existing: dict[UUID, UUID] = functools.reduce(operator.or_, answers, {})
         return [Job(existing.get(request.id, request.id), self) for request in requests]
 
     def decode_result(self, task: str, data: bytes) -> object:

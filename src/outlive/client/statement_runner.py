@@ -35,12 +35,8 @@ class StatementRunner:
         """The way through the supervisor, inside a job. It has the database of its own app, and no other."""
         return None if job_gateway.is_elsewhere(self._own_url) else job_gateway.gateway
 
-    @property
-    def connections(self) -> Connections:
-        return self.own_connections
-
     @cached_property
-    def own_connections(self) -> Connections:
+    def connections(self) -> Connections:
         from outlive.client.connections import Connections
 
         return Connections(self._config)
@@ -74,8 +70,8 @@ class StatementRunner:
 
     def close(self) -> None:
         """Close the idle connections, if any were opened."""
-        if "own_connections" in self.__dict__:
-            self.own_connections.close()
+        if own := self.__dict__.get("connections"):
+            own.close()
 
     async def arun(self, one: Statement[T], connection: AsyncConnection | None = None) -> T:
         return (await self.arun_all([one], connection))[0]
