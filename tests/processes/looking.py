@@ -41,3 +41,8 @@ def tell(job: UUID, error: str) -> list[Any]:
     failed = app.get_job(job).info()
     same = [one.id == job for one in app.jobs(state="failed")]
     return [failed.task, failed.args, failed.state, failed.attempt, failed.worker, failed.error, error, same]
+
+
+@app.task(max_attempts=1)
+def survey(queue: str) -> list[int]:
+    return [len(one.args["text"]) for one in app.jobs(queue=queue)]

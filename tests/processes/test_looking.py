@@ -1,7 +1,9 @@
 """A job knows its task, queue and arguments, and any program sees what a job and a worker are."""
 
 import asyncio
+import re
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,16 @@ def test_a_job_knows_its_task_its_queue_and_its_arguments(start, task, length):
     start(target=TARGET)
     said = task.enqueue("hello".ljust(length), when=DAY).result(timeout=30)
     assert said == [task.name, "letters", {"text": "hello", "when": "2026-11-19"}, length]
+
+
+def test_a_job_sees_all_arguments_of_many_jobs_and_its_worker_has_a_few_of_them_at_a_time(start):
+    worker = start(target=TARGET, queues="default")
+    sizes = [1_000_000 if n % 8 else 5 for n in range(80)]
+    for size in sizes:
+        looking.say.enqueue("x" * size, when=DAY)
+    assert looking.survey.enqueue("letters").result(timeout=40) == sizes[::-1]
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text())
+    assert int(peak) < 150_000
 
 
 def test_a_job_that_follows_a_failure_sees_what_has_failed(start, queue):

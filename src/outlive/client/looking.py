@@ -14,6 +14,8 @@ from outlive.statement import Row, Statement
 from outlive.states import State
 
 MOST = 10_000
+PORTION = 100
+"""How many jobs a statement reads at most: it measures the arguments of each."""
 
 
 class JobFilters(TypedDict, total=False):
@@ -109,7 +111,13 @@ def first_jobs(given: JobFilters, limit: int) -> Generator[Statement[Any], Any, 
     """Yields statements, and returns the newest jobs that match."""
     wanted = _parsed(given)
     found: store.Found = yield from store.find_page(wanted, limit=validation.count("limit", limit, most=MOST))
-    return list(map(job_info, (yield store.job_infos(found.ids, wanted.states)))) if found.ids else []
+    infos: list[JobInfo] = []
+    for first in range(0, len(found.ids), PORTION):
+        left = found.ids[first : first + PORTION]
+        while left and (rows := (yield store.job_infos(left, wanted.states))):
+            infos += map(job_info, rows)
+            left = left[left.index(rows[-1][0]) + 1 :]  # Those whose arguments were too much at once.
+    return infos
 
 
 def _parsed(given: JobFilters) -> store.JobFilter:
