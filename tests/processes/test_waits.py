@@ -14,7 +14,7 @@ from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from outlive.worker.attempts.job_calls import LOCK_S
 from tests.driving.jobs import outcomes
-from tests.driving.workers import all_gone
+from tests.driving.workers import alive, all_gone
 from tests.processes.suspending import (
     Packed,
     app,
@@ -228,6 +228,17 @@ def test_the_code_of_a_parked_process_that_is_ended_does_not_go_on(start, notes)
         assert job.result(timeout=30) == [8]
         assert lines(file) == ["begun", "begun"]
     assert "it is killed" not in worker.log()
+
+
+def test_a_worker_with_parked_processes_stops_at_once_and_its_jobs_go_on_waiting(start, notes):
+    worker = start(target=TARGET)
+    jobs = [sleeper.enqueue("1h", str(notes)) for _ in range(2)]
+    eventually(lambda: all(map(suspended, jobs)), within_s=10)
+    began = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 5
+    assert all(map(suspended, jobs))
+    assert not any(map(alive, map(int, pids(notes))))
 
 
 @pytest.mark.parametrize("setting", ["park_bytes", "park_s"])

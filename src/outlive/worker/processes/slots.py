@@ -349,10 +349,11 @@ class Slots:
             child.flush()
 
     def leaving(self) -> bool:
-        """Whether children that have run jobs are about to exit. Those that wait for another job are dismissed now."""
+        """Whether children that have run jobs are about to exit. Those that wait for another job are dismissed now, and
+        parked ones end."""
         served = [child for child in self.children if child.pid and child.task is not None and not child.given]
         for child in served:
-            if not child.retiring:
+            if child.parked or not child.retiring:
                 child.retire()
         return bool(served)
 
