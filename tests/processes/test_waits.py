@@ -13,6 +13,7 @@ from outlive import Job, State, config, store
 from outlive.errors import JobFailed, OutliveError
 from outlive.states import Outcome
 from outlive.worker.attempts.job_calls import LOCK_S
+from outlive.worker.processes.zygotes import MOST_LEAVING
 from tests.driving.jobs import outcomes
 from tests.driving.workers import alive, all_gone
 from tests.processes.suspending import (
@@ -96,6 +97,12 @@ def test_a_job_that_waits_holds_no_slot(start, notes):
         job.send("packed", Packed([1, 2]))
     assert [job.result(timeout=30) for job in waiting] == [[1, 2]] * 3
     assert lines(notes).count("begun") == 3, "none was replayed"
+
+
+def test_parked_processes_are_none_that_are_about_to_exit(start, notes):
+    start(slots=1, target=TARGET)
+    waiting = app.enqueue_many(sleeper.job("1h", str(notes)) for _ in range(MOST_LEAVING + 4))
+    eventually(lambda: all(map(suspended, waiting)), within_s=20)
 
 
 def test_a_job_sends_signals_to_another_job(start, notes, queue):

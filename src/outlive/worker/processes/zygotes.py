@@ -181,7 +181,7 @@ class Zygotes:
         return sum(not one.pid and not one.retiring for one in self.children)
 
     def _leaving(self) -> int:
-        return sum(one.retiring and not one.given and one.task is not None for one in self.children)
+        return sum(one.retiring and one.task is not None and not one.given and not one.parked for one in self.children)
 
     def at_hand(self) -> int:
         """How many children are ready, or will be in a moment."""
