@@ -155,7 +155,7 @@ def tidy() -> None: ...
 
 
 @task
-@outlive.django.schedule("61 * * * *")
+@outlive.django.schedule("30-10 * * * *")
 def count() -> None: ...
 """
 
@@ -178,7 +178,7 @@ def test_schedules_that_can_not_work_are_refused_by_check_and_by_a_worker(empty_
     )
     code, said = manage("check")
     assert (code, f"(outlive.E008) {refused}\n" in said) == (1, True), said
-    assert "the schedule shop.tasks.count has the cron expression '61 * * * *', which can't be read" in said
+    assert "the schedule shop.tasks.count has the cron expression '30-10 * * * *', which can't be read" in said
     assert manage("migrate") == (0, "")
     code, said = manage("outlive_worker", "--noreload")
     assert (code, refused in said, "Traceback" in said) == (3, True, False), said

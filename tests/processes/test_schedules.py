@@ -71,7 +71,7 @@ def test_a_worker_fires_its_schedule_and_runs_the_jobs(start, queue):
 @pytest.mark.parametrize(
     ("when", "reason"),
     [
-        ("'61 * * * *'", "has the cron expression '61 * * * *', which can't be read (Bad minute)"),
+        ("'30-10 * * * *'", "has the cron expression '30-10 * * * *', which can't be read (Bad minute)"),
         ("'0 9 * * *', timezone='Europe/Berln'", "has the time zone 'Europe/Berln', which is not known here"),
     ],
 )
@@ -162,7 +162,7 @@ def test_an_older_worker_that_runs_on_takes_nothing_back(start, queue, shop):
 
 def test_a_reload_declares_what_has_changed(start, queue, shop):
     worker = deploy(start, shop, "'0 9 * * *'")
-    write(shop, "'61 9 * * *'")
+    write(shop, "'30-10 9 * * *'")
     worker.send(signal.SIGHUP)
     worker.says("the reload failed, and the worker goes on with the old app: the schedule scheduled_shop.report has")
     assert declared(queue) == [("0 9 * * *", None)]
