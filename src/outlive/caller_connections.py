@@ -272,8 +272,8 @@ def _quoted(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A value of a row: a number, a boolean, a state or a uuid, which some libraries give as text."""
-    if value is None or isinstance(value, int | UUID):
+    """A value of a row: a number, a time, a list, a state or a uuid, which some libraries give as text."""
+    if value is None or isinstance(value, int | float | UUID | datetime | list):
         return value
     text = str(value)
     return UUID(text) if _UUID.fullmatch(text) else text or None  # Empty: a function that returns void.

@@ -31,6 +31,12 @@ class RolledBackTests(TestCase):
         result = note.delay(1)
         assert (str(Job.objects.get().id), result.state) == (result.id, "PENDING")
 
+    def test_it_can_look_at_its_jobs(self) -> None:
+        result = note.delay(7)
+        [found] = app.jobs(task=note.name)
+        assert app.get_job(result.id).info() == found
+        assert (str(found.id), found.args, found.ended_at, app.workers()) == (result.id, {"number": 7}, None, [])
+
     test_a_job_of_another_test_is_gone = test_a_job_of_one_test_is_seen_by_it
 
 

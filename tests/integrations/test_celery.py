@@ -4,6 +4,8 @@ import asyncio
 import importlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -40,9 +42,19 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@shared_task(name="total", queue="slow", time_limit=60, ignore_result=True)
+@shared_task(name="total", queue="slow", time_limit=60)
 def total(numbers: list[int]) -> int:
     return sum(numbers)
+
+
+@shared_task(ignore_result=True)
+def thrown_away(a: int) -> object:
+    return {(a, "no JSON")}
+
+
+@shared_task(ignore_result=True)
+async def awaited(a: int) -> object:
+    return {(a, "no JSON")}
 
 
 @shared_task(bind=True, max_retries=1, default_retry_delay=0)
@@ -113,6 +125,23 @@ def test_a_task_is_called_delayed_and_sent_with_options(outlive_jobs):
     assert [one.get(timeout=5) for one in sent] == [3, 7]
     assert (sent[1].id, add.name) == (id, add.task.name)
     assert sent[0].id < add.delay(1, 2).id < uuid()  # Each is newer than the one before.
+
+
+def test_a_result_that_is_ignored_may_be_no_json(outlive_jobs):
+    sent = [thrown_away.delay(1), awaited.delay(a=2)]
+    outlive_jobs.run()
+    assert [one.get(timeout=5) for one in sent] == [None, None]
+    with pytest.raises(outlive.BadArguments):
+        thrown_away.delay("a", "b")
+
+
+def test_a_test_of_django_without_outlives_app_enqueues_nowhere(database_url):
+    settings = "from django.conf import settings; settings.configure(); import django; django.setup()"
+    tested = "from django.test.utils import setup_test_environment; setup_test_environment()"
+    task = "from outlive.celery import shared_task; add = shared_task(name='add')(lambda a: a)"
+    words = [sys.executable, "-c", f"{settings}; {tested}; {task}; add.delay(1)"]
+    ran = subprocess.run(words, env=os.environ | {"OUTLIVE_DATABASE_URL": database_url}, capture_output=True, text=True)
+    assert "add outlive.django to INSTALLED_APPS" in ran.stderr.splitlines()[-1]
 
 
 def test_results_go_along_a_chain_and_a_group_has_them_all(outlive_jobs):

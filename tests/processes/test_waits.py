@@ -99,7 +99,7 @@ def test_a_job_that_waits_holds_no_slot(start, notes):
     assert lines(notes).count("begun") == 3, "none was replayed"
 
 
-def test_parked_processes_are_none_that_are_about_to_exit(start, notes):
+def test_parked_processes_do_not_count_as_about_to_exit(start, notes):
     start(slots=1, target=TARGET)
     waiting = app.enqueue_many(sleeper.job("1h", str(notes)) for _ in range(MOST_LEAVING + 10))
     eventually(lambda: all(map(suspended, waiting)), within_s=20)

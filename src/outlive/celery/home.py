@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from outlive.client import redirection
 from outlive.client.app import App
 from outlive.client.statement_runner import StatementRunner
+from outlive.errors import ConfigError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,7 +28,14 @@ T = TypeVar("T")
 
 def _project() -> ModuleType | None:
     """What decides in a project of Django. None: there is no project, or a test of outlive's pytest plugin runs."""
-    if redirection.database_url is not None or "outlive.django.backend" not in sys.modules:
+    if redirection.database_url is not None:
+        return None
+    if "outlive.django.backend" not in sys.modules:
+        if redirection.django_tests():
+            raise ConfigError(
+                "a test of Django does not use the database of your settings, and this project does not name its "
+                "own: add outlive.django to INSTALLED_APPS, and a backend of outlive to TASKS (docs/how-to/django.md)"
+            )
         return None
     from outlive.django import shared
 

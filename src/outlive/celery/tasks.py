@@ -62,7 +62,8 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
         raise ConfigError(f"shared_task does not take {min(others)}: {foreign_options.NOT_SHARED[min(others)]}")
     known("shared_task", "option", options, [one for one in _TAKEN if one != "retry_jitter" or options.get(one)])
     bind, retrying = options.pop("bind", False), options.pop("retry_kwargs", {})
-    for name in ("ignore_result", "track_started", "retry_jitter"):
+    ignoring = options.pop("ignore_result", False)
+    for name in ("track_started", "retry_jitter"):
         options.pop(name, None)  # What outlive does anyway.
     retries = retrying.get("max_retries", options.pop("max_retries", 3))
     retries = options["max_attempts"] - 1 if "max_attempts" in options else retries
@@ -83,7 +84,8 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     def register(function: Callable[..., Any]) -> SharedTask:
         own_name = options.get("name") or declaring.name_of(function)
         called = _bound(function, own_name, retries, after_s) if bind else function
-        return SharedTask(app.task(**ours | options)(_limited(called, soft_s) if soft_s else called))
+        called = _limited(called, soft_s) if soft_s else called
+        return SharedTask(app.task(**ours | options)(_without_result(called) if ignoring else called))
 
     return register if function is None else register(function)
 
@@ -155,6 +157,22 @@ def _limited(function: Callable[..., Any], soft_s: float) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return run
+
+
+def _without_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What it returns may be no JSON."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+
+    @functools.wraps(function)
+    async def wait(*args: Any, **kwargs: Any) -> None:
+        await function(*args, **kwargs)
+
+    found = wait if inspect.iscoroutinefunction(function) else run
+    vars(found)["__signature__"] = inspect.signature(function).replace(return_annotation=None)
+    return found
 
 
 def _in_job() -> bool:

@@ -141,7 +141,7 @@ def _parsed(given: JobFilters) -> store.JobFilter:
 
 def job_info(row: Row) -> JobInfo:
     id, task, queue, args, state, *rest = row
-    return JobInfo(id, task, queue, wire.decode_or_text(args), State(state), *rest)
+    return JobInfo(id, task, queue, wire.decode_or_text(args.encode()), State(state), *rest)
 
 
 def worker_info(row: dict[str, Any]) -> WorkerInfo:

@@ -1,10 +1,12 @@
 """Redirection: in a test, every app of the process uses the test's own database, whatever its settings say.
 
-Only the pytest plugin redirects. Apps note themselves when they are made, so those of all modules are found.
+Only the pytest plugin redirects; the tests of Django have a rule of their own (outlive/django/shared.py). Apps note
+themselves when they are made, so those of all modules are found.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -41,3 +43,8 @@ def redirected(url: str) -> Iterator[None]:
         database_url = None
         for app in apps():
             app.configure(before.get(id(app)))
+
+
+def django_tests() -> bool:
+    """Whether this process runs tests of Django, as `manage.py test` and pytest-django do."""
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")

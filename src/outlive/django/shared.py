@@ -5,7 +5,6 @@ Nothing is kept here: test runners rename the database, and tests replace TASKS,
 
 from __future__ import annotations
 
-import sys
 from asyncio import _get_running_loop
 from contextlib import suppress
 
@@ -13,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from outlive.client import redirection
 from outlive.client.app import App
 from outlive.django.backend import OutliveBackend, backends
 from outlive.django.registry import app_of
@@ -29,7 +29,7 @@ def app() -> App | None:
     """The app in whose database shared tasks have their jobs. None: the project has no backend of outlive."""
     if (found := backend()) is not None:
         return app_of(found)
-    if _is_tested():
+    if redirection.django_tests():
         raise ConfigError(
             "TASKS has no backend of outlive in this test, and a test does not use the database of your settings: "
             "let one stand beside `default`, under another alias"
@@ -40,7 +40,7 @@ def app() -> App | None:
 def connected() -> App | None:
     """The same for a call that connects. A test that Django gives no database is refused in its words: there may be no
     test database, and then the settings still name that of development."""
-    if _is_tested() and (found := backend()) is not None:
+    if redirection.django_tests() and (found := backend()) is not None:
         with suppress(SynchronousOnlyOperation):  # In async code Django refuses a test that it gives no database first.
             connections[found.database].ensure_connection()
             connections[found.database].cursor().close()
@@ -50,13 +50,7 @@ def connected() -> App | None:
 def transaction() -> BaseDatabaseWrapper | None:
     """Django's connection, while a test holds a transaction open there: the jobs are rolled back with the test. Async
     code can't use it."""
-    if not _is_tested() or _get_running_loop() is not None or (found := backend()) is None:
+    if not redirection.django_tests() or _get_running_loop() is not None or (found := backend()) is None:
         return None
     connection = connections[found.database]
     return connection if connection.in_atomic_block else None
-
-
-def _is_tested() -> bool:
-    """Whether this process runs tests of Django, as `manage.py test` and pytest-django do."""
-    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
-    return hasattr(state, "saved_data")
