@@ -4,8 +4,10 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,11 +59,17 @@ def pooled(database_url: str, programs: Programs) -> Iterator[Pooled]:
         pooler = programs.start(program, folder / "pool.ini", log=folder / "said")
         stack.callback(pooler.wait, 20)
         stack.callback(pooler.send_signal, signal.SIGINT)
-        eventually((folder / ".s.PGSQL.6432").exists, what="PgBouncer listens")
+        eventually(partial(_listens, str(folder / ".s.PGSQL.6432")), what="PgBouncer listens")
         return make_conninfo(database_url, host=str(folder), port=6432)
 
     with ExitStack() as stack:
         yield start
+
+
+def _listens(place: str) -> bool:
+    """Its socket is there before it takes connections."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(place) == 0
 
 
 def dies_and_another_continues(tmp_path: Path, worker: Worker, start: Callable[[], Worker]) -> None:
