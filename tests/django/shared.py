@@ -15,7 +15,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 from outlive.celery import app, shared_task
 from outlive.django.api import Task
 from outlive.django.models import Job
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, JobNotFound
 
 OURS: dict[str, Any] = {"BACKEND": "outlive.django.backend.OutliveBackend"}
 OTHER = {"BACKEND": f"{Task.__module__.partition('.base')[0]}.backends.dummy.DummyBackend"}
@@ -36,6 +36,8 @@ class RolledBackTests(TestCase):
         [found] = app.jobs(task=note.name)
         assert app.get_job(result.id).info() == found
         assert (str(found.id), found.args, found.ended_at, app.workers()) == (result.id, {"number": 7}, None, [])
+        with self.assertRaisesMessage(JobNotFound, str(result.id)):
+            result.get(timeout=30)
 
     test_a_job_of_another_test_is_gone = test_a_job_of_one_test_is_seen_by_it
 

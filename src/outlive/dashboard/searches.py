@@ -12,7 +12,7 @@ from outlive.store import Found, JobFilter, find_page
 
 PAGE = 50
 MANY = 5_000
-"""A page that sorts or groups jobs by what no index has takes so many of those that match, the newest."""
+"""How many jobs a page takes that sorts or groups them by what no index has: the newest that match."""
 PATIENCE_S = 0.1
 """How long one look searches."""
 KEPT_S = 10.0

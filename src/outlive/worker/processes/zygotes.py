@@ -33,8 +33,8 @@ ANSWER_S = 1.0
 REFUSED_S = 1.0
 """How long no child is asked for after a fork was refused."""
 MOST_LEAVING = 64
-"""So many children, and two for each slot, may be about to exit before others are forked. One that takes long over it
-holds memory and descriptors until then."""
+"""How many children, beside two for each slot, may be about to exit before no others are forked. One that takes long
+over it holds memory and descriptors until then."""
 GONE_S = 4.0
 """How long a worker that stops waits for killed processes to be gone."""
 CONTINUE_S = 0.3
