@@ -97,7 +97,8 @@ def _reason(name: str, seen: traceback.TracebackException) -> str:
         own = [frame for frame in seen.stack if not frame.filename.startswith(OURS) and is_theirs(frame.filename)]
         last = (own or seen.stack)[-1:]
         where, error = f"{short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
-    return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name})"
+    django = "; for a Django project, run `manage.py outlive_worker`" if "django.core.exceptions" in error else ""
+    return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name}){django}"
 
 
 def short(file: str) -> str:

@@ -219,6 +219,7 @@ class Ready(Frame, tag=9):
     threads: list[str]  # The names of threads that a fork loses.
     settings: dict[str, Any]  # Those in code.
     sentry: dict[str, str] = {}  # Options of the app's client of Sentry.
+    sentry_is_silent: bool = False  # It has a client, but the setting is off.
 
 
 class Broken(Frame, tag=10):

@@ -39,6 +39,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "shop_tasks.py").write_text(APP)
     (tmp_path / "shop_broken.py").write_text("import outlive\n1 / 0\n")
     (tmp_path / "shop_lacking.py").write_text("import no_such_thing_at_all\n")
+    refused = "from django.core.exceptions import *; raise AppRegistryNotReady('apps are missing')"
+    (tmp_path / "shop_site.py").write_text(refused)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -126,6 +128,11 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli):
             ("shop_lacking:app", "fetch"),
             3,
             "outlive: shop_lacking.py, line 1: ModuleNotFoundError: No module named 'no_such_thing_at_all' (importing",
+        ),
+        (
+            ("shop_site:app", "fetch"),
+            3,
+            "apps are missing (importing shop_site); for a Django project, run `manage.py outlive_worker`",
         ),
         (("./shop_tasks.py:app", "fetch"), 3, "is not the name of a module: write it like shop_tasks:app"),
         (("shop_tasks:app", "fetsh"), 2, "has no task 'fetsh'; did you mean shop_tasks.fetch?"),

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -55,6 +57,16 @@ def thrown_away(a: int) -> object:
 @shared_task(ignore_result=True)
 async def awaited(a: int) -> object:
     return {(a, "no JSON")}
+
+
+@shared_task
+def plain(a: int):  # type: ignore[no-untyped-def]
+    return {a: (UUID(int=a), date(2026, 1, 2), {Decimal("1.50")})}
+
+
+@shared_task
+def opaque(a: int):  # type: ignore[no-untyped-def]
+    return {"a": b"bytes"}
 
 
 @shared_task(bind=True, max_retries=1, default_retry_delay=0)
@@ -133,6 +145,14 @@ def test_a_result_that_is_ignored_may_be_no_json(outlive_jobs):
     assert [one.get(timeout=5) for one in sent] == [None, None]
     with pytest.raises(outlive.BadArguments):
         thrown_away.delay("a", "b")
+
+
+def test_a_result_without_an_annotation_is_stored_as_the_plain_json_of_celery(outlive_jobs):
+    sent, refused = plain.delay(7), opaque.delay(7)
+    outlive_jobs.run()
+    assert sent.get(timeout=5) == {"7": [str(UUID(int=7)), "2026-01-02", ["1.50"]]}
+    with pytest.raises(outlive.JobFailed, match="bytes"):
+        refused.get(timeout=5)
 
 
 def test_a_test_of_django_without_outlives_app_enqueues_nowhere(database_url):

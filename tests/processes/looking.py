@@ -1,5 +1,7 @@
 """Jobs that say what they are, and what has failed, as an app that workers import."""
 
+import os
+import signal
 from datetime import date
 from typing import Any
 from uuid import UUID
@@ -46,3 +48,13 @@ def tell(job: UUID, error: str) -> list[Any]:
 @app.task(max_attempts=1)
 def survey(queue: str) -> list[int]:
     return [len(one.args["text"]) for one in app.jobs(queue=queue)]
+
+
+@app.task(max_attempts=1)
+def count_workers() -> int:
+    return len(app.workers())
+
+
+@app.task(max_crashes=1)
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)

@@ -30,6 +30,21 @@ def test_a_record_keeps_its_level_and_logger_if_django_writes_it_to_stderr(
     assert site.read_text().startswith("sold\ntea\nNot Found\norder 7\nTraceback")
 
 
+def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fields(start, queue, database_url):
+    worker = start(target="tests.processes.structured:app", log_format="json")
+    job = App(database_url).get_job(queue.make("tests.processes.structured.talk", args=b'{"order": 7}'))
+    assert finished(job) is State.SUCCEEDED
+    worker.says("succeeded")
+    lines = [json.loads(line) for line in worker.log().splitlines() if '"stream":' in line]
+    assert [(line["level"], line["logger"], line["message"], line["stream"]) for line in lines] == [
+        ("info", "shop", "sold 100 %", "log"),
+        ("warning", "rich", "paid", "log"),
+        ("error", "shop", "failed", "log"),
+    ]
+    assert lines[0]["extra"]["order"] == 7
+    assert lines[2]["exception"].endswith("ValueError: no price")
+
+
 def test_a_record_of_the_root_logger_keeps_its_level_although_python_configures_it(start, queue):
     worker = start(target="tests.processes.talking:app")
     job = talking.talk_to_root.enqueue()

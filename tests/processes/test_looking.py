@@ -70,3 +70,17 @@ def test_workers_are_listed_set_and_drained_from_python(start):
         handle.set()
     with pytest.raises(outlive.ConfigError, match="slots is 0"):
         handle.set(slots=0)
+
+
+def test_a_job_in_quarantine_has_the_worker_and_the_start_of_its_last_attempt(start):
+    start(target=TARGET, name="web-7")
+    job = looking.die.enqueue()
+    assert finished(job) is State.QUARANTINED
+    info = job.info()
+    assert (info.worker, info.started_at is None, info.ended_at) == ("web-7", False, None)
+
+
+def test_a_job_that_asks_for_what_only_programs_may_is_told_where_to_do_it(start):
+    start(target=TARGET)
+    with pytest.raises(outlive.JobFailed, match=r"a job can't do this \(list_workers\): .* do it in a program"):
+        looking.count_workers.enqueue().result(timeout=30)

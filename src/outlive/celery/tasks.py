@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 import outlive
 from outlive import foreign_options
@@ -85,7 +88,11 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
         own_name = options.get("name") or declaring.name_of(function)
         called = _bound(function, own_name, retries, after_s) if bind else function
         called = _limited(called, soft_s) if soft_s else called
-        return SharedTask(app.task(**ours | options)(_without_result(called) if ignoring else called))
+        if ignoring:
+            called = _returning(called, lambda _: None)
+        elif inspect.signature(function).return_annotation is inspect.Signature.empty:
+            called = _returning(called, _plain)
+        return SharedTask(app.task(**ours | options)(called))
 
     return register if function is None else register(function)
 
@@ -159,20 +166,28 @@ def _limited(function: Callable[..., Any], soft_s: float) -> Callable[..., Any]:
     return run
 
 
-def _without_result(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What it returns may be no JSON."""
+def _returning(function: Callable[..., Any], stored: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function with another result: what is stored of its own."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
-        function(*args, **kwargs)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return stored(function(*args, **kwargs))
 
     @functools.wraps(function)
-    async def wait(*args: Any, **kwargs: Any) -> None:
-        await function(*args, **kwargs)
+    async def wait(*args: Any, **kwargs: Any) -> Any:
+        return stored(await function(*args, **kwargs))
 
     found = wait if inspect.iscoroutinefunction(function) else run
-    vars(found)["__signature__"] = inspect.signature(function).replace(return_annotation=None)
+    vars(found)["__signature__"] = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
     return found
+
+
+def _plain(result: Any) -> Any:
+    """A result without an annotation, as Celery's JSON has it: a tuple is a list, a time or a UUID a text."""
+    try:
+        return json.loads(json.dumps(msgspec.to_builtins(result, builtin_types=(bytes,), str_keys=True)))
+    except (TypeError, ValueError):  # The job fails with a sentence about it.
+        return result
 
 
 def _in_job() -> bool:

@@ -73,7 +73,8 @@ def _install(level: str) -> None:
     class ToSupervisor(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             try:
-                extra = _span() | {name: value for name, value in vars(record).items() if name not in standard}
+                record, fields = _unpacked(record) if isinstance(record.msg, dict) else (record, vars(record))
+                extra = _span() | {name: value for name, value in fields.items() if name not in standard}
                 text = self.format(record)
                 message = text.partition(f"\n{record.exc_text}")[0] if record.exc_text else text
                 below = text[len(message) + 1 :]
@@ -86,7 +87,7 @@ def _install(level: str) -> None:
     for logger in (root, *logging.Logger.manager.loggerDict.values()):
         handlers: list[logging.Handler] = getattr(logger, "handlers", [])
         for place, theirs in enumerate(handlers):
-            if id(getattr(theirs, "stream", root)) in streams:
+            if id(getattr(getattr(theirs, "console", theirs), "file", getattr(theirs, "stream", root))) in streams:
                 handlers[place] = ours = ToSupervisor(level.upper())
                 ours.setLevel(max(ours.level, theirs.level))
                 ours.filters = theirs.filters
@@ -98,6 +99,14 @@ def _install(level: str) -> None:
     if root.level == logging.WARNING:  # As it is unless the app has set it.
         root.setLevel(level.upper())
     logging.lastResort = ToSupervisor(level.upper())
+
+
+def _unpacked(record: Any) -> tuple[Any, dict[str, object]]:
+    """A record of structlog, whose message is a dict for its ProcessorFormatter: the event as the message."""
+    fields = dict(record.msg)
+    error = fields.pop("exc_info", None) or record.exc_info
+    given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": sys.exc_info() if error is True else error}
+    return sys.modules[LOGGING].makeLogRecord(vars(record) | given), fields
 
 
 def _span() -> dict[str, object]:

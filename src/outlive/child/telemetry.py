@@ -6,6 +6,7 @@ job nothing.
 
 from __future__ import annotations
 
+import sys
 from time import time
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,12 @@ def _is_failure(done: Done, kind: type[BaseException]) -> bool:
     """Whether its code has failed. An exception without a stack, and `Fail`, say how the job should end. `Retry` does
     too, but the last one ends it in a failure."""
     return issubclass(kind, Retry) or (done.stack is not None and not issubclass(kind, Fail))
+
+
+def reports_elsewhere(app: App) -> bool:
+    """Whether the app has a client of Sentry, but the setting is off: jobs end in other processes, and none reports."""
+    sdk = sys.modules.get("sentry_sdk")
+    return sdk is not None and sdk.get_client().is_active() and not configuration.load(app=app.settings).sentry
 
 
 def start(app: App, channel: Channel) -> Watchers:

@@ -203,7 +203,8 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
         signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
     serving.install_handlers(stack)
     limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
-    ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry)
+    silent = telemetry.reports_elsewhere(app)
+    ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry, silent)
     atexit._clear()  # It ends without these, and what the import has made is all children's: none may remove it.
     gc.collect()
     gc.freeze()

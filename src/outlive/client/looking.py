@@ -58,7 +58,7 @@ class JobInfo:
     attempt: int
     """The number of its last attempt, or of the one under way; 0 before the first."""
     worker: str | None
-    """The name of the worker that runs it, or of the one that has ended it."""
+    """The name of the worker that runs it, or of the one that ran its last attempt."""
     created_at: datetime
     """When it was enqueued."""
     ready_at: datetime

@@ -107,7 +107,9 @@ _FOR_JOBS = {
 def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[list[Row]]:
     """What the job of this attempt asks its worker to run: it has no connection. The rows go back undecoded."""
     if name not in _FOR_JOBS:
-        raise BadArguments(f"a job can't ask for the statement {name}")
+        raise BadArguments(
+            f"a job can't do this ({name}): it has no connection of its own; do it in a program that has one"
+        )
     if name in _WITH_TOKEN and parameters[1] not in (None, token, [token]):
         raise StaleAttempt(f"a job asked for {name} with the token of an attempt that its process does not run")
     text, _, types = _text(name)

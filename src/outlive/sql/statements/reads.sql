@@ -128,18 +128,17 @@ order by w.place;
 
 -- name: job_infos
 -- The same for programs, with all of their arguments: as many jobs as have :most_bytes of these, and one more. A
--- job asks its worker for them, whose memory they must not fill. `started_at` is that of the last attempt.
+-- job asks its worker for them, whose memory they must not fill. Worker and start are those of the last attempt.
 with found as (
   select s.*, j.args, w.place,
     sum(octet_length(j.args::text)) over (order by w.place) - octet_length(j.args::text) as before
   from unnest(:ids::uuid[]) with ordinality w(id, place)
     join outlive.job_states s on s.id = w.id join outlive.jobs j on j.id = w.id
   where :states::text[] = '{}' or s.status = any(:states::text[]))
-select s.id, s.task, s.queue, s.args::text, s.status, s.attempt, s.locked_by, s.created_at, s.ready_at,
-  coalesce(s.locked_at, (
-    select a.started_at from outlive.attempts a where a.job_id = s.id and a.attempt = s.attempt)) as started_at,
-  s.completed_at, s.error_message
-from found s where s.before <= :most_bytes::bigint order by s.place;
+select s.id, s.task, s.queue, s.args::text, s.status, s.attempt, coalesce(s.locked_by, a.worker_name),
+  s.created_at, s.ready_at, coalesce(s.locked_at, a.started_at), s.completed_at, s.error_message
+from found s left join outlive.attempts a on a.job_id = s.id and a.attempt = s.attempt
+where s.before <= :most_bytes::bigint order by s.place;
 
 -- name: unfinished
 -- The tasks and states of the unfinished ones among some jobs, why they are held, and in how many seconds they are
