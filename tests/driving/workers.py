@@ -53,7 +53,8 @@ class Worker:
         folder: Path = ROOT,
     ) -> None:
         self._log = log
-        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}"}
+        paths = [str(ROOT / "src"), str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environ = {**os.environ, "PYTHONPATH": ":".join(paths)}
         if folder != ROOT:  # A test may change a module within a second, and Python would not see that it is new.
             environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ |= {"OUTLIVE_DATABASE_URL": database_url} if database_url else {}

@@ -39,6 +39,12 @@ async def guest(path: str = "") -> int:
     return os.getpid()
 
 
+@app.task(share=600)
+async def loop() -> str:
+    """The library of its event loop."""
+    return type(asyncio.get_running_loop()).__mro__[1].__module__.partition(".")[0]
+
+
 async def _spin() -> None:
     while True:
         try:

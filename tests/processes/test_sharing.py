@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -31,6 +32,7 @@ from tests.processes.sharing import (
     half,
     impatient,
     kept,
+    loop,
     many_calls,
     marked,
     mixed,
@@ -69,6 +71,11 @@ def test_many_jobs_share_one_process_and_one_slot_beside_jobs_of_other_tasks(sta
     assert talker.enqueue("ann").result(timeout=30)
     go.touch()
     assert {job.result(timeout=30) for job in jobs} == {pid}
+
+
+def test_the_event_loop_is_that_of_uvloop_if_it_is_installed(start):
+    start(target=TARGET)
+    assert loop.enqueue().result(timeout=30) == ("uvloop" if find_spec("uvloop") else "asyncio")
 
 
 def test_another_process_is_begun_when_the_first_is_full(start, go):
