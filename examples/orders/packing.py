@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from orders.database import Order, session_of_request
 from orders.fulfilment import Packed, fulfil
 from orders.tasks import jobs
-from outlive import Job, OutliveError, State
+from outlive import Job, JobEnded, State
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Order {id}</title>
 <h1>Order {id}</h1><p>Its job is {state}.</p>{form}</html>"""
@@ -49,9 +49,7 @@ def show(id: int, session: InSession) -> HTMLResponse:
 def send(id: int, session: InSession, parcels: Annotated[int, Depends(parcels_of_form)]) -> RedirectResponse:
     try:
         _job(id, session).send("packed", Packed(parcels), connection=session)
-    except (
-        OutliveError
-    ) as error:  # Its job has ended: this page was open for too long, or the button was pressed twice.
+    except JobEnded as error:  # This page was open for too long, or the button was pressed twice.
         raise HTTPException(409, str(error)) from None
     session.commit()
     return RedirectResponse("packing", 303)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outlive.errors import DatabaseUnreachable as DatabaseUnreachable
     from outlive.errors import DuplicateJob as DuplicateJob
     from outlive.errors import Fail as Fail
+    from outlive.errors import JobEnded as JobEnded
     from outlive.errors import JobFailed as JobFailed
     from outlive.errors import JobNotFound as JobNotFound
     from outlive.errors import NotReceived as NotReceived
@@ -72,8 +73,8 @@ _NAMES = {
     "client.source": "Request Source",
     "client.task": "Task",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
-    "JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused StaleAttempt "
-    "Stopped WrongConnection",
+    "JobEnded JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused "
+    "StaleAttempt Stopped WrongConnection",
     "model": "Attempt BatchCounts JobProgress Record",
     "states": "Outcome State",
 }

@@ -70,7 +70,7 @@ class EmbeddedError(OutliveError):
 
 
 class DuplicateJob(OutliveError):
-    """An unfinished job of the same task has the dedupe key, and on_conflict is "raise"."""
+    """An unfinished job of the same task has the dedupe key, and on_conflict is "raise". `existing` is its id."""
 
     def __init__(self, message: str, existing: UUID | None = None) -> None:
         super().__init__(message)
@@ -83,6 +83,10 @@ class StaleAttempt(OutliveError):
 
 class JobNotFound(OutliveError):
     """The job does not exist: it was pruned, it is in another database, or its transaction is not committed yet."""
+
+
+class JobEnded(OutliveError):
+    """The job has ended, and takes no signal."""
 
 
 class BatchNotFound(OutliveError):
@@ -195,5 +199,5 @@ def of_sqlstate(code: str, text: str, detail: str | None) -> OutliveError | None
     return None
 
 
-_OURS = {"OL002": StaleAttempt, "OL003": BadArguments}
+_OURS = {"OL002": StaleAttempt, "OL003": BadArguments, "OL007": JobEnded, "OL008": JobNotFound}
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})

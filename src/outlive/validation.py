@@ -205,7 +205,10 @@ def header(name: str, value: object) -> str:
 def text(name: str, value: object) -> str:
     """The error does not quote the value: it may be a password."""
     if not isinstance(value, str):
-        raise ConfigError(f"{name} is not text: write it in quotes")
+        advice = (
+            "write it in quotes" if type(value).__module__ == "builtins" else "write str(…), or what gives its text"
+        )
+        raise ConfigError(f"{name} is of type {type(value).__name__}, not text: {advice}")
     return value
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_an_app_can_give_every_setting_that_is_not_needed_before_its_import():
         ({"max_atempts": 3}, "App has the unknown setting max_atempts; did you mean max_attempts?"),
         ({"lease_s": "soon"}, "lease_s is 'soon': it must be a duration"),
         ({"lease_s": 30, "renew_s": 20}, "renew_s (20) is more than a third of lease_s (30)"),
-        ({"database_url": 271828}, "database_url is not text"),
+        ({"database_url": 271828}, "database_url is of type int, not text"),
     ],
 )
 def test_a_setting_in_code_that_makes_no_sense_is_refused_where_it_stands(said, why):
@@ -195,7 +196,8 @@ def test_a_list_and_true_in_the_file_are_what_they_are():
         ("queues", 5, "queues is 5: it must be a list of names"),
         ("cache_enabled", "perhaps", "cache_enabled is 'perhaps': it must be true or false"),
         ("log_format", "xml", "log_format is 'xml': it must be text or json"),
-        ("name", 5, "name is not text: write it in quotes"),
+        ("name", 5, "name is of type int, not text: write it in quotes"),
+        ("name", Decimal(5), r"name is of type Decimal, not text: write str\(…\), or what gives its text"),
         ("service", "bill\ting", "service is 'bill.*ting': it must be 1 to 200 bytes of printable"),
         ("service", "b" * 5000, "it must be 1 to 200 bytes of printable characters"),
         *(

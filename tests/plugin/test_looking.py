@@ -7,8 +7,10 @@ import psycopg
 import pytest
 
 import outlive
+from outlive import db
 from outlive.fastapi import Enqueue
 from outlive.pytest import Jobs
+from outlive.pytest.clock import Clock
 from tests.plugin import shop
 
 
@@ -94,6 +96,14 @@ def test_a_schedule_makes_a_job_for_each_time_that_passes(outlive_jobs):
     outlive_jobs.advance("3h")
     with pytest.raises(outlive.OutliveError, match=r"most of .*hourly: its schedule fires, so advance the clock less"):
         outlive_jobs.run(limit=2)
+
+
+def test_a_schedule_does_not_fire_because_real_time_passes_it(outlive_jobs, outlive_db):
+    with db.connect(outlive_db) as connection:
+        Clock(connection).advance(7200)  # As if the test took so long.
+    assert outlive_jobs.run() == []
+    outlive_jobs.advance("3h")
+    assert {one.task for one in outlive_jobs.run()} == {"tests.plugin.shop.hourly"}
 
 
 def test_time_does_not_go_back(outlive_jobs):

@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from outlive import Job, State, config, store
-from outlive.errors import JobFailed, OutliveError
+from outlive.errors import JobEnded, JobFailed, JobNotFound
 from outlive.states import Outcome
 from outlive.worker.attempts.job_calls import LOCK_S
 from outlive.worker.processes.zygotes import MOST_LEAVING
@@ -85,8 +86,10 @@ def test_a_job_goes_on_from_its_waits_in_its_process_with_what_it_has(start, not
         hears.result(timeout=30)
     assert awaiting.result(timeout=30) == "label 1,label 2"
     assert queue.value("select count(*) from outlive.signals") == 0, "each was received once"
-    with pytest.raises(OutliveError, match="it has ended"):
+    with pytest.raises(JobEnded, match=f"job {received.id} takes no signal packed: it has ended, and is succeeded"):
         received.send("packed", Packed([6]))
+    with pytest.raises(JobNotFound):
+        app.get_job(uuid4()).send("packed", Packed([6]))
 
 
 def test_a_job_that_waits_holds_no_slot(start, notes):

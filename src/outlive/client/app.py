@@ -73,7 +73,7 @@ class App:
         """What runs in each process before its first job."""
         self.follower: dict[str, Any] | None = None
         """The job that follows a failure, as the database takes it."""
-        if database_url and not re.search(r"[=:/]", database_url):
+        if isinstance(database_url, str) and database_url and not re.search(r"[=:/]", database_url):
             raise ConfigError(
                 f"{database_url!r} is not the address of a database: write App() with OUTLIVE_DATABASE_URL in the "
                 "environment, or App('postgresql://…'). An app needs no name; service=… names the one of its workers"

@@ -95,7 +95,7 @@ class Job(Generic[R]):
     def send(self, signal: str, value: object = None, *, connection: SyncConnection | None = None) -> None:
         """Send a signal to the job, which `receive` returns there, once. With `connection`: in its transaction.
 
-        OutliveError if the job has ended.
+        JobEnded if the job has ended.
         """
         self._app.runner.run(self._signal(signal, value), connection)
 

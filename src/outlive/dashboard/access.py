@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from outlive import validation
 from outlive.dashboard.proxy import USER
 from outlive.embedded import places
 from outlive.errors import ConfigError, EmbeddedError
@@ -69,7 +70,7 @@ class Access:
 
     def __init__(self, token: str, viewer_token: str | None = None) -> None:
         for name, one in (("dashboard_token", token), ("dashboard_viewer_token", viewer_token)):
-            if one is not None and len(one) < MIN_TOKEN:
+            if one is not None and len(validation.text(name, one)) < MIN_TOKEN:
                 raise ConfigError(f"{name} has fewer than {MIN_TOKEN} characters: make one with `openssl rand -hex 16`")
         if token == viewer_token:
             raise ConfigError("dashboard_token and dashboard_viewer_token are the same: viewers would be operators")

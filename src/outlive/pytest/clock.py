@@ -20,6 +20,8 @@ class Clock:
     def __init__(self, connection: db.Connection) -> None:
         self._connection = connection
         self._ahead_s = 0.0
+        self.moved_to = self.now()
+        """The time to which the test has moved the clock. It has run on since."""
 
     def now(self) -> datetime:
         """The time in the database."""
@@ -30,3 +32,4 @@ class Clock:
     def advance(self, seconds: float) -> None:
         self._ahead_s += seconds
         self._connection.execute(_REPLACED.format(seconds=f"{self._ahead_s:.6f}").encode())
+        self.moved_to = self.now()

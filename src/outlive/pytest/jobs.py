@@ -316,11 +316,11 @@ class Jobs:
             self._declared = [*schedules]
 
     def _fire_due(self, *, missed: str | None = None) -> None:
+        """Fire schedules up to the time to which the test has moved the clock: it may run when the real time is due."""
         if not self._declared:
             return
-        found = db.run(self._connection, store.due_schedules())
-        for one in found.due:
-            plan = Plan.of(one if missed is None else msgspec.structs.replace(one, missed=missed), found.now)
+        for one in db.run(self._connection, store.due_schedules()).due:
+            plan = Plan.of(one if missed is None else msgspec.structs.replace(one, missed=missed), self._clock.moved_to)
             db.run(self._connection, store.fire(one, plan.ticks, plan.following))
 
     def _value(self, query: str, parameters: Any = None) -> Any:

@@ -3085,8 +3085,8 @@ end $$;
 create or replace function outlive.send(job uuid, signal text, value json default null) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Leave a signal for a job, which it receives once. Returns the state of the job. If it waits for this signal, it
--- goes on, and is pending. OL003: the job has ended, the signal can't be kept, or this transaction would not see
--- that it waits.
+-- goes on, and is pending. OL003: the signal can't be kept, or this transaction would not see that it waits.
+-- OL007: the job has ended. OL008: there is no such job.
 declare
   state text;
   waiting outlive.held;
@@ -3098,7 +3098,9 @@ begin
   perform outlive.refuse_unless(outlive.sees_all(),
     'a signal can be sent only in a transaction with the isolation level READ COMMITTED');
   perform from outlive.jobs j where j.id = job for no key update;
-  perform outlive.refuse_unless(found, format('there is no job %s', job));
+  if not found then
+    raise exception using errcode = 'OL008', message = format('there is no job %s', job);
+  end if;
   select h.* into waiting from outlive.held h
   where h.id = job and h.why = 'suspended' and h.signal = send.signal for update;
   if found then
@@ -3109,8 +3111,10 @@ begin
     return 'pending';  -- Its row may stay for the worker that has parked its process.
   end if;
   state := outlive.state_of(job);  -- Asked once, because it may end at any time.
-  perform outlive.refuse_unless(
-    state not in ('succeeded', 'failed', 'cancelled'), format('it has ended: it is %s', state));
+  if state in ('succeeded', 'failed', 'cancelled') then
+    raise exception using errcode = 'OL007',
+      message = format('job %s takes no signal %s: it has ended, and is %s', job, signal, state);
+  end if;
   perform outlive.refuse_unless(
     (select count(*) from outlive.signals s where s.job_id = job) < 1000,
     '1,000 signals wait for it to receive them');
