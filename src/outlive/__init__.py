@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from outlive.errors import StaleAttempt as StaleAttempt
     from outlive.errors import Stopped as Stopped
     from outlive.errors import WrongConnection as WrongConnection
+    from outlive.luggage import baggage as baggage
     from outlive.model import Attempt as Attempt
     from outlive.model import BatchCounts as BatchCounts
     from outlive.model import JobProgress as JobProgress
@@ -72,6 +73,7 @@ _NAMES = {
     "client.records": "dedupe_key",
     "client.source": "Request Source",
     "client.task": "Task",
+    "luggage": "baggage",
     "errors": "BadArguments BatchNotFound Cancel ConfigError DatabaseBusy DatabaseUnreachable DuplicateJob Fail "
     "JobEnded JobFailed JobNotFound NotReceived OutliveError Retry SchemaMismatch Snooze SourceBusy SourcePaused "
     "StaleAttempt Stopped WrongConnection",

@@ -6,6 +6,7 @@ None.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,6 +77,9 @@ _of_process: _Job = (None, None)
 _of_task: ContextVar[_Job | None] = ContextVar("_of_task", default=None)
 """One of the jobs that share this process. Tasks of asyncio inherit it, and threads under `asyncio.to_thread`."""
 
+baggage: ContextVar[Mapping[str, str] | None] = ContextVar("baggage", default=None)
+"""What jobs that are enqueued here carry, within a block of `outlive.baggage`."""
+
 
 def is_elsewhere(url: object) -> bool:
     """Whether an app with this address in code has another database than the worker's app."""
@@ -89,6 +93,12 @@ def context() -> object:
 
 def account() -> SourceAccount | None:
     return (_of_task.get() or _of_process)[1]
+
+
+def carried() -> Mapping[str, str]:
+    """What a job carries that is enqueued here: what the block around it says, otherwise what the job here carries."""
+    given = baggage.get()
+    return getattr((_of_task.get() or _of_process)[0], "baggage", {}) if given is None else given
 
 
 def share(context: object, account: SourceAccount) -> None:

@@ -68,6 +68,7 @@ class Run(Frame, tag=1):
     failures: int = 0
     queue: str = ""
     decisive: bool = True  # If it fails, the job has failed: no attempt is left.
+    baggage: dict[str, str] = {}
 
 
 class Stopping(Frame, tag=2):

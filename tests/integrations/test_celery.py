@@ -434,7 +434,7 @@ def test_an_option_of_a_task_that_means_something_else_is_refused_with_what_to_w
         ),
         ("shadow", r"leave it out: a job has the name of its task$"),
         ("connection", r"write add\.task\.using\(connection=…\)\.enqueue\(…\)$"),
-        ("headers", r"give the job what they say as an argument; a trace"),
+        ("headers", r"write `with outlive\.baggage\(request_id=…\):` around the call; a trace"),
         ("throws", r"leave it out, and raise outlive\.Cancel"),
         ("retry_backoff", r"give it to the task, or write add\.task\.using\(…\)"),
     ],

@@ -1,5 +1,7 @@
 """Jobs that say what they are, and what has failed, as an app that workers import."""
 
+import asyncio
+import logging
 import os
 import signal
 from datetime import date
@@ -58,3 +60,20 @@ def count_workers() -> int:
 @app.task(max_crashes=1)
 def die() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@app.task(max_attempts=1)
+def pass_on(left: int) -> dict[str, str]:
+    logging.getLogger("shop").warning("%d left", left)
+    if left:
+        with outlive.baggage(left=str(left)):
+            pass_on.enqueue(left - 1)
+    return outlive.current().baggage
+
+
+@app.task(share=10)
+async def pass_on_beside_others(left: int) -> dict[str, str]:
+    if left:
+        await pass_on.aenqueue(left - 1)
+    await asyncio.to_thread(str)
+    return outlive.current().baggage

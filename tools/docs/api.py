@@ -20,6 +20,7 @@ from outlive.client import cache, declaring, looking, options, schedule
 SECTIONS: dict[str, list[str]] = {
     "Apps and tasks": ["App", "Task", "BoundJob"],
     "Jobs and their results": [
+        "baggage",
         "Job",
         "JobInfo",
         "JobProgress",

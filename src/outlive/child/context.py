@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import caller_connections, job_gateway, validation, wire
+from outlive import caller_connections, job_gateway, luggage, validation, wire
 from outlive.annotations import form_of
 from outlive.arguments import Codec
 from outlive.child import talks
@@ -131,6 +131,11 @@ class Context:
     def queue(self) -> str:
         """The queue that the job was claimed from."""
         return self._run.queue
+
+    @property
+    def baggage(self) -> dict[str, str]:
+        """The texts that this job carries, as do the jobs that it enqueues: `outlive.baggage`."""
+        return self._run.baggage
 
     @property
     def args(self) -> Any:
@@ -263,9 +268,7 @@ class Context:
 
     def _gathered(self, jobs: list[Spawned[Any]]) -> bytes:
         """The jobs as JSON. Each names this one, so that its page leads here."""
-        from outlive.telemetry.carried import carrying  # Not at the top: it brings hashlib into every fork.
-
-        requests = carrying(_requests(jobs), {"gathered_by": str(self.job_id)})
+        requests = luggage.with_options(_requests(jobs), {"gathered_by": str(self.job_id)})
         return msgspec.json.encode([msgspec.Raw(as_json(one)) for one in requests])
 
     async def _until_over(self, wait: Talk[R]) -> R:

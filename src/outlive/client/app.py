@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import store, validation, wire
+from outlive import job_gateway, luggage, store, validation, wire
 from outlive.client import declaring, looking, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
@@ -45,7 +45,7 @@ F = TypeVar("F", bound=OnFailed)
 # How much one statement carries at most: enough to be fast, too little to delay other statements.
 PORTION_JOBS = 2000
 PORTION_BYTES = 8 * 1024 * 1024
-_UNTRACED: AbstractContextManager[Carry] = nullcontext(lambda requests: requests)
+_UNTRACED: AbstractContextManager[Carry] = nullcontext(list)
 
 
 class App:
@@ -335,10 +335,10 @@ class App:
             from outlive.telemetry import producing  # Not at the top: its library is optional.
 
             return producing.enqueuing(config.database_url if connection is None else None)
-        return nullcontext(self._carrying) if config.sentry else _UNTRACED
+        return nullcontext(self._carrying) if config.sentry or job_gateway.carried() else _UNTRACED
 
     def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
-        """The same jobs with the trace context of now."""
+        """The same jobs with the baggage and the trace context of now."""
         if self.config.otel:
             from outlive.telemetry import producing
 
@@ -347,7 +347,7 @@ class App:
             from outlive.telemetry import carried
 
             return carried.carrying_sentry(requests)
-        return requests
+        return luggage.loaded(requests)
 
     def traced(self, request: JobRequest) -> JobRequest:
         """A job that is enqueued later, with the trace context of now."""

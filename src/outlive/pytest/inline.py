@@ -22,7 +22,7 @@ import msgspec
 import psycopg
 import pytest
 
-from outlive import db, job_gateway, statement, store
+from outlive import db, job_gateway, luggage, statement, store
 from outlive.child.attempt import attempt, within
 from outlive.child.boundary import ProcessStart
 from outlive.child.channel import Channel
@@ -127,6 +127,7 @@ class Inline:
             source=claimed.source,
             failures=claimed.failures,
             queue=claimed.queue,
+            baggage=luggage.of(claimed.options),
         )
         watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
-from outlive import wire
+from outlive import luggage
 from outlive.model import Claimed, JobRequest
 
 _PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
@@ -27,21 +25,14 @@ class Carried(msgspec.Struct, frozen=True):
     tracestate: str | None = None
 
 
-def carrying(requests: list[JobRequest], more: Mapping[str, str]) -> list[JobRequest]:
-    """The same jobs with more options, such as the headers of a trace."""
-    own = wire.encode(more)
-    # A job has no empty options.
-    return [replace(one, options=one.options[:-1] + b"," + own[1:] if one.options else own) for one in requests]
-
-
 def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace of Sentry that is current here, if its SDK is started."""
     sdk = sys.modules.get("sentry_sdk")
     if sdk is None or not sdk.get_client().is_active():
-        return requests
+        return luggage.loaded(requests)
     trace, span, *sampled = (sdk.get_traceparent() or "-").split("-")
     header = f"00-{trace}-{span}-{'00' if sampled == ['0'] else '01'}"
-    return requests if parts_of(header) is None else carrying(requests, {"traceparent": header})
+    return luggage.loaded(requests, None if parts_of(header) is None else {"traceparent": header})
 
 
 def carried_by(options: bytes | None) -> Carried:

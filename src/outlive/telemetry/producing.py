@@ -12,10 +12,10 @@ from uuid import UUID
 
 from psycopg.conninfo import conninfo_to_dict
 
+from outlive import luggage
 from outlive.errors import not_installed
 from outlive.model import JobRequest
 from outlive.policy import DEFAULT_QUEUE
-from outlive.telemetry import carried
 
 try:
     from opentelemetry import trace
@@ -37,7 +37,7 @@ def carrying(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace context that is current here."""
     context: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(context)
-    return carried.carrying(requests, context) if context else requests
+    return luggage.loaded(requests, context)
 
 
 @functools.lru_cache

@@ -13,7 +13,7 @@ from functools import partial
 from io import FileIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from outlive import linux, protocol
+from outlive import linux, luggage, protocol
 from outlive.model import Claimed
 from outlive.protocol import Reply, Run, encode_frame
 from outlive.worker.limits import running_time
@@ -180,7 +180,8 @@ class Child:
             self.served += 1
             last = self.served >= one.facts.max_jobs or one.apart
             limits = (last, max_result_bytes, job.source, one.trace, one.kept, one.shares, job.failures, job.queue)
-            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits, one.decisive))
+            texts = luggage.of(job.options)
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits, one.decisive, texts))
         self.retiring = self.retiring or last
         self.flush()
         return True

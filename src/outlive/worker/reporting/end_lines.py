@@ -38,7 +38,7 @@ class EndLines:
             if job_log.shows_info():
                 if not self._successes:
                     asyncio.get_running_loop().call_soon(self._write_successes)
-                self._successes.append((job.id, job.task, job.attempt, end.took_s))
+                self._successes.append((job.id, job.task, job.attempt, end.took_s, job.options))
             return
         if end.outcome not in FAULTS:  # Released or cancelled.
             job_log.not_succeeded(job, end, worker=self._worker, state=None, next_try=None)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import logs, output, stacks, wire
+from outlive import logs, luggage, output, stacks, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
@@ -27,8 +27,8 @@ MAX_ERROR_CHARS = 80
 """How much of an error its line has. JSON has all of it."""
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
-Success = tuple[UUID, str, int, float | None]
-"""An attempt: the job's id, its task, the number of the attempt, and how long it took."""
+Success = tuple[UUID, str, int, float | None, bytes | None]
+"""An attempt: the job's id, its task, the number of the attempt, how long it took, and the options of the job."""
 
 
 def starting(job: Claimed) -> None:
@@ -56,7 +56,9 @@ def succeeded(ended: list[Success], *, worker: UUID) -> None:
 def _success_lines(ended: list[Success], at: float, worker: UUID) -> list[str]:
     ids = msgspec.to_builtins([one[0] for one in ended])  # This takes a tenth of the time of str(id).
     each = zip(ids, ended, strict=True)
-    words = [f"Job {short_id(id)} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s) in each]
+    words = [
+        f"Job {short_id(id)} completed successfully ({task}{_took(took_s)})" for id, (_, task, _, took_s, _) in each
+    ]
     return logs.lines(
         at, "INFO", words, lambda n: _end_fields(ended[n], Outcome.SUCCEEDED, worker, State.SUCCEEDED, None)
     )
@@ -75,7 +77,7 @@ def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, 
     words = f"failed with code {_code(end)}" if coded else end.outcome
     again = "" if next_try is None else f", retry at {_moment(next_try)}"
     stack = end.stack if for_good or (level == "WARNING" and state is None) else None
-    one = (job.id, job.task, job.attempt, end.took_s)
+    one = (job.id, job.task, job.attempt, end.took_s, job.options)
     logs.write(
         level,
         f"Job {short_id(job.id)} {words}: {_brief(end.error)} ({job.task}{_took(end.took_s)}){again}",
@@ -99,7 +101,7 @@ def _brief(error: str | None) -> str:
 
 def printed(job: Claimed, line: bytes) -> bool:
     """Log a line that a job has printed, or one of its log records. False: the log does not have its level."""
-    return _say(line, partial(_whose, job.id, job.task, job.attempt))
+    return _say(line, partial(_whose, job.id, job.task, job.attempt, job.options))
 
 
 def printed_by_shared(pid: int, task: str | None, line: bytes) -> bool:
@@ -117,8 +119,8 @@ def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> boo
     return True
 
 
-def _whose(id: UUID, task: str, attempt: int) -> tuple[str, dict[str, object]]:
-    return f"{task} {short_id(id)} #{attempt}", _fields(id, task, attempt)
+def _whose(id: UUID, task: str, attempt: int, options: bytes | None) -> tuple[str, dict[str, object]]:
+    return f"{task} {short_id(id)} #{attempt}", _fields(id, task, attempt, options)
 
 
 def _said(created: float, whose: Callable[[], tuple[str, dict[str, object]]], line: bytes) -> list[str]:
@@ -151,16 +153,17 @@ def _code(end: Ended) -> int:
 
 def fields(job: Claimed) -> dict[str, object]:
     """What JSON lines have about a job."""
-    return _fields(job.id, job.task, job.attempt)
+    return _fields(job.id, job.task, job.attempt, job.options)
 
 
-def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
-    return {"job_id": id, "task": task, "attempt": attempt}
+def _fields(id: UUID, task: str, attempt: int, options: bytes | None) -> dict[str, object]:
+    texts = luggage.of(options)
+    return {"job_id": id, "task": task, "attempt": attempt} | ({"baggage": texts} if texts else {})
 
 
 def _end_fields(
     one: Success, outcome: Outcome, worker: UUID, state: str | None, next_try: datetime | None
 ) -> dict[str, object]:
-    id, task, attempt, took_s = one
+    id, task, attempt, took_s, options = one
     ended = {"outcome": outcome, "duration_s": took_s and round(took_s, 6), "worker": worker}
-    return _fields(id, task, attempt) | ended | {"state": state, "next_try": next_try}
+    return _fields(id, task, attempt, options) | ended | {"state": state, "next_try": next_try}
