@@ -5,14 +5,21 @@ import contextlib
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from outlive import store
+from outlive import db, store
 from outlive.errors import EmbeddedError
 from outlive.statement import Statement
 from outlive.worker.loops import forever
 from outlive.worker.session import Session
-from tests.driving.databases import end_sessions
+from tests.driving.databases import end_sessions, login
+from tests.driving.making import Queue
 from tests.waiting import eventually
+
+
+def limit(queue: Queue, role: str, connections: int) -> None:
+    """Say how many connections a role may have."""
+    queue.execute(f"alter role {role} connection limit {connections}".encode())
 
 
 def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(database_url, queue):
@@ -114,6 +121,46 @@ def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(datab
     (line,) = caplog.records
     assert line.levelname == "INFO"
     assert "terminating connection" in line.getMessage()
+
+
+def test_a_refused_connection_beside_one_that_works_is_no_lost_database(database_url, queue, caplog):
+    async def be_refused(url: str) -> None:
+        first, second, third = sessions = [Session(url) for _ in range(3)]
+        await first.run(store.clock())
+        for refused in (second, third, second):
+            with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
+                await refused.run(store.clock())
+        limit(queue, role, 3)
+        for session in sessions:
+            await session.run(store.clock())
+            await session.close()
+
+    with login(queue, "outlive_worker") as role:
+        limit(queue, role, 1)
+        asyncio.run(be_refused(make_conninfo(database_url, user=role)))
+    refused, over = [line.getMessage() for line in caplog.records]
+    assert refused.startswith(f"can't open another connection to {db.named(database_url)} (connection failed: ")
+    assert refused.endswith("raise the limit that the error names, or lower the setting `connections`")
+    assert over.startswith(f"another connection to {db.named(database_url)} could be opened after 0.")
+
+
+def test_a_database_whose_last_session_is_gone_is_lost_although_its_server_answers(database_url, queue, caplog):
+    async def lose_all(url: str) -> None:
+        first, second = Session(url), Session(url)
+        await first.run(store.clock())
+        with pytest.raises(psycopg.OperationalError):
+            await second.run(store.clock())
+        limit(queue, role, 0)
+        await asyncio.to_thread(end_sessions, queue)
+        with pytest.raises(psycopg.OperationalError):
+            await second.run(store.clock())
+
+    with login(queue, "outlive_worker") as role:
+        limit(queue, role, 1)
+        asyncio.run(lose_all(make_conninfo(database_url, user=role)))
+    refused, lost = [line.getMessage().split(" (")[0] for line in caplog.records]
+    where = db.named(database_url)
+    assert (refused, lost) == (f"can't open another connection to {where}", f"lost the database {where}")
 
 
 def test_an_outage_names_the_database_without_the_password(caplog):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import select
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -31,6 +33,8 @@ REPLACE_AFTER = 3
 """A connection is replaced after this many equal failures in a row: its settings may be the cause. A read-only one is
 replaced at once: sessions may stay read-only when the database is writable again."""
 CHECK_S = 1.0
+REPEAT_S = 60.0
+"""How often at most the log says that there is no other connection: under a limit one opens and another does not."""
 SILENT_S = 10.0
 """Patroni promotes no standby sooner than this, and a worker asks the server something every second."""
 
@@ -67,11 +71,21 @@ class Session:
         self._failures: dict[str, tuple[str | None, int]] = {}
         """The last error of each statement that fails, and how often in a row it was the same."""
         self._outage = _outage_of(url)
+        self._outage.sessions.add(self)
         self._connected_at = 0.0
 
     @property
     def pooled(self) -> bool:
         return self._connection is not None and self._connection.pooled
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is connected and the other end is still there."""
+        if self._connection is None or self._connection.closed:
+            return False
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLRDHUP)
+        return not poll.poll(0)
 
     @property
     def backend_pid(self) -> int | None:
@@ -256,11 +270,14 @@ class Outage:
 
     def __init__(self, url: str) -> None:
         self._where = db.named(url)
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.since: float | None = None
         """Since when a connection is lost and no other was made, by the monotonic clock; None: all is well."""
         self._why = ""
         self._away = False
-        self._over_at = -math.inf
+        self._over_at = self._said_at = -math.inf
+        self._crowded_since: float | None = None
+        """Since when the server has refused further connections, if that was said."""
 
     def lost(self, error: psycopg.Error, connected_at: float) -> None:
         """A connection that was made at this time is lost."""
@@ -268,10 +285,20 @@ class Outage:
             self.since, self._why = time.monotonic(), one_line(error)
 
     def refused(self, error: psycopg.Error) -> None:
-        """No connection can be made."""
+        """No connection can be made, or no further one: a server that refuses some may serve others."""
         if self._away:
             return
-        self._away = True
+        if _answers(error) and any(one.is_up for one in self.sessions):
+            if time.monotonic() - self._said_at > REPEAT_S:
+                self._crowded_since = self._said_at = time.monotonic()
+                log.warning(
+                    "can't open another connection to %s (%s): calls of jobs, large results and schedules may be late; "
+                    "raise the limit that the error names, or lower the setting `connections`",
+                    self._where,
+                    one_line(error),
+                )
+            return
+        self._away, self._crowded_since = True, None
         self.since = self.since or time.monotonic()
         log.warning(
             "lost the database %s (%s): running jobs continue and their results are buffered until it is back",
@@ -281,6 +308,10 @@ class Outage:
 
     def over(self) -> None:
         """A connection was made."""
+        if self._crowded_since is not None:
+            lasted_s = time.monotonic() - self._crowded_since
+            log.warning("another connection to %s could be opened after %.1f s", self._where, lasted_s)
+            self._crowded_since = None
         if self.since is None:
             return
         self._over_at = time.monotonic()
@@ -289,6 +320,11 @@ class Outage:
         else:
             log.info("a connection to the database was lost, and another one was made at once: %s", self._why)
         self.since, self._away = None, False
+
+
+def _answers(error: psycopg.Error) -> bool:
+    """Whether a server has refused a connection, as one does that is full: libpq gives no code of the error."""
+    return error.sqlstate is not None or "FATAL" in str(error)
 
 
 _outage_of = functools.cache(Outage)
@@ -328,8 +364,7 @@ async def _found(url: str, pids: list[int]) -> set[int] | None:
     try:
         connection = await db.aconnect(url)
     except psycopg.OperationalError as error:
-        # A server that refuses has answered: it may be full.
-        return None if error.sqlstate or "FATAL" in str(error) else set()
+        return None if _answers(error) else set()
     async with connection:
         query = "select pid from pg_stat_get_activity(null) where pid = any(%s) and coalesce(state, '') <> 'idle'"
         return {pid async for (pid,) in await connection.execute(query, [pids])}
