@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,11 @@ _BUSY = {
 }
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "57P05", "53300", "08000", "08003", "08006"})
+_FULL = re.compile("too many (connections|clients)|remaining connection slots|no more connections allowed")
+_RAISE = (
+    "raise the limit of connections that it names, or lower the setting `connections` of the workers; "
+    "a superuser is not bound by the limit of a role"
+)
 _numbers = itertools.count()
 SOON_MS = 100
 
@@ -384,7 +390,8 @@ def translated_errors() -> Iterator[None]:
         if error.sqlstate in _BUSY:
             raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({text})") from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            raise DatabaseUnreachable(f"the database can't be reached: {text}") from error
+            cure = f"; {_RAISE}" if _FULL.search(text) else ""
+            raise DatabaseUnreachable(f"the database can't be reached: {text}{cure}") from error
         if lacks := missing_right(error):
             raise MissingRight(lacks) from error
         raise OutliveError(f"the database refused: {text}") from error

@@ -28,9 +28,10 @@ from outlive.operations.findings import (
 from outlive.operations.selection import Count
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
-from tests.driving.databases import new_database
+from tests.driving.databases import new_database, session
 from tests.driving.making import WORKER
 from tests.store.test_dependencies import waiting_for
+from tests.store.test_liveness import live
 from tests.waiting import eventually
 
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0}
@@ -221,6 +222,26 @@ def test_the_connections_of_the_fleet_are_added_up_and_compared_with_every_limit
     assert list(judge_fleet(health, [worker | {"state": "dead"}])) == []
     queue.execute(f"alter database {queue.info.dbname} connection limit 40".encode())
     assert queue.run(store.health())[0]["allowed_connections"] == 40
+
+
+def test_the_role_of_the_workers_is_judged_by_its_own_limit(cli, queue, database_url, connect):
+    with session(queue, database_url, "outlive_worker") as theirs:
+        role, limit = theirs.info.user, "alter role {} connection limit {}"
+        live(queue, theirs)
+        queue.execute("update outlive.workers set connections = 8")
+        assert queue.run(store.limited_roles()) == []
+        queue.execute(limit.format(role, 8).encode())
+        fleet = f"1 worker of the role {role} may use 8 connections and 0 others of it are used now"
+        assert findings(cli)[f"{fleet}: 8 are allowed"]["level"] == "fine"
+        queue.execute(limit.format(role, 7).encode())
+        short = findings(cli)[f"{fleet}, but only 7 are allowed"]
+        assert short["level"] == "advice"
+        assert short["next"].startswith(f'alter role "{role}" connection limit 8, or lower')
+        queue.execute(limit.format(role, 1).encode())
+        assert findings(cli)[f"{fleet}, but only 1 are allowed: all of them are used"]["level"] == "problem"
+        refused = Cli(make_conninfo(database_url, user=role))("doctor")
+    assert refused.code == 4
+    assert f'too many connections for role "{role}"; raise the limit of connections' in refused.err
 
 
 def test_idle_workers_and_idle_queues_are_no_problem(queue):

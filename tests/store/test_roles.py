@@ -322,6 +322,7 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.rival_sources("shop:app", [SourceLimits("shop")]),
             store.taken_over_tasks("shop:app", ["work"], ["shop.work()"]),
             store.unserved_lanes(),
+            store.limited_roles(),
         )
         run(store.prune_finished(State.SUCCEEDED, keep_s=0), store.prune_workers(keep_s=0), store.prune_jobs(ids))
         run(store.prune_crashes(keep_s=0), store.watch(ids[0]), store.watched(WORKER), store.write_output(WORKER, []))

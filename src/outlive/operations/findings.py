@@ -94,10 +94,25 @@ def judge_fleet(health: Row, workers: Rows) -> Iterator[Finding]:
     others = max(0, health["connections"] - KEPT_CONNECTIONS * len(living))
     needed, allowed = sum(living) + others, health["allowed_connections"]
     fleet = f"{counted(len(living), 'worker')} may use {sum(living)} connections and {others} others are used now"
-    raising = "raise max_connections (or the limit of the role or database) and restart Postgres"
+    raising = "raise max_connections and restart Postgres (or raise the limit of the database)"
     cure = f"{raising}, lower the setting `connections` of the workers, or put a pooler in front of clients"
     short = (f"{fleet}, but only {allowed} are allowed", cure)
     yield checked(needed <= allowed, f"{fleet}: {allowed} are allowed", short)
+
+
+def judge_roles(limited: Rows) -> Iterator[Finding]:
+    """The same for each role that has a limit of its own and is that of workers."""
+    for one in limited:
+        role, wanted, used, allowed = one["role"], one["wanted"], one["used"], one["allowed"]
+        others = max(0, used - KEPT_CONNECTIONS * one["workers"])
+        fleet = f"{counted(one['workers'], 'worker')} of the role {role} may use {wanted} connections"
+        what = f"{fleet} and {others} others of it are used now"
+        cure = (
+            f'alter role "{role}" connection limit {wanted + others}, or lower the setting `connections` of the workers'
+        )
+        short = f"{what}, but only {allowed} are allowed" + (": all of them are used" if used >= allowed else "")
+        level: Level = "problem" if used >= allowed else "advice"
+        yield checked(wanted + others <= allowed, f"{what}: {allowed} are allowed", (short, cure), level)
 
 
 def _session(one: Row) -> str:

@@ -327,8 +327,8 @@ select
   current_setting('max_connections')::int as max_connections,
   least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
       - coalesce(current_setting('reserved_connections', true)::int, 0),
-    (select nullif(d.datconnlimit, -1) from pg_database d where d.datname = current_database()),
-    (select nullif(r.rolconnlimit, -1) from pg_roles r where r.rolname = current_user)) as allowed_connections,
+    (select nullif(d.datconnlimit, -1) from pg_database d where d.datname = current_database())
+  ) as allowed_connections,
   (select json_agg(json_build_object('name', t.relname, 'dead', t.n_dead_tup, 'live', t.n_live_tup, 'vacuumed',
      to_char(greatest(t.last_vacuum, t.last_autovacuum), 'YYYY-MM-DD HH24:MI')) order by t.n_dead_tup desc)
    from pg_stat_user_tables t where t.schemaname = 'outlive' and t.n_dead_tup > 0) as dead_rows,

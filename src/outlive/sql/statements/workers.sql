@@ -145,6 +145,17 @@ on conflict (worker) do update set
   (excluded.key, excluded.postmaster_started, excluded.backend_pid, excluded.backend_started)
 returning worker;
 
+-- name: limited_roles
+-- The roles that have a limit of connections and have logged in as workers, by the sessions that show their lives:
+-- the limit, what these workers may use, and how many connections of the role are used.
+select r.rolname as role, r.rolconnlimit as allowed, count(*)::int as workers,
+  sum(coalesce(w.connections, 1))::int as wanted,
+  (select count(*) from pg_stat_activity u where u.usesysid = r.oid)::int as used
+from outlive.worker_states w join outlive.liveness l on l.worker = w.id
+  join pg_stat_activity a on a.pid = l.backend_pid join pg_roles r on r.oid = a.usesysid
+where w.state in ('active', 'stale', 'draining') and r.rolconnlimit >= 0
+group by r.oid, r.rolname, r.rolconnlimit order by 1;
+
 -- name: absent
 -- Workers that should hold their lock and don't: their sessions are gone; or they have taken no lock since the
 -- server started or crashed, though they had before. One check proves nothing. The reaper checks again in the
