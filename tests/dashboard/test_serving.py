@@ -192,6 +192,17 @@ def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path):
         assert kept_token(home) is None
 
 
+def test_the_token_that_is_kept_opens_no_dashboard_of_another_database(empty_database_url, tmp_path):
+    kept = kept_token(tmp_path)
+    with started() as commands:
+        words = ("dashboard", "--listen", "127.0.0.1:0")
+        commands.append(own := Cli(empty_database_url).process(*words, OUTLIVE_HOME=str(tmp_path)))
+        assert own.stdout is not None
+        link = own.stdout.readline()
+    assert "?token=" in link
+    assert kept not in link
+
+
 def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url):
     up = Cli(empty_database_url).process("up", "tests.faults:app", "--slots", 1, OUTLIVE_DASHBOARD_LISTEN="127.0.0.1:0")
     with started() as commands:

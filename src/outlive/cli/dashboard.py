@@ -66,7 +66,8 @@ def dashboard(
     config = context.config_of({}, **flags, log_format=log_format)
     context.log_from(config.log_level, config.log_format)
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
-    kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
+    own = config.database_url and not embedded.is_at(config.database_url, config.home)
+    kept = None if own else kept_token(Path(config.home) if config.home else embedded.default_directory())
     try:
         serve(config, lambda line: print(f"{around}{plain(line)}{around}", flush=True), kept=kept, parent=parent)
     except ConfigError as error:

@@ -7,13 +7,14 @@ and `errors`.
 """
 
 from outlive.embedded.places import default_directory
-from outlive.embedded.sharing import ensure, fall_back, first_notice, join, keep_on_exec, notice, release, repair
+from outlive.embedded.sharing import ensure, fall_back, first_notice, is_at, join, keep_on_exec, notice, release, repair
 
 __all__ = [
     "default_directory",
     "ensure",
     "fall_back",
     "first_notice",
+    "is_at",
     "join",
     "keep_on_exec",
     "notice",

@@ -108,9 +108,14 @@ def ensure(
         return share.places.url
 
 
+def is_at(url: str, home: str | os.PathLike[str] | None) -> bool:
+    """Whether this is the address of the server of `home`, or of the default directory."""
+    return url == Places(Path(_absolute(home))).url
+
+
 def join(url: str, home: str | os.PathLike[str] | None) -> None:
-    """Start or join the server of `home`, or of the default directory, if this is its address."""
-    if url == Places(Path(_absolute(home))).url:
+    """Start or join the server of `home` if this is its address."""
+    if is_at(url, home):
         ensure(home)
 
 
