@@ -65,6 +65,21 @@ def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli, queue):
         assert cli("cancel", "--all", "--yes", *words).out == said
 
 
+def test_a_wrong_name_in_a_filter_is_an_error_and_a_right_one_without_jobs_is_none(cli, queue):
+    queue.make_finished(task="shop.fetch", queue="mail", source="bank")
+    for command in (("retry", "--all"), ("cancel", "--all"), ("prune", "--state", "failed")):
+        for option, wrong, right in (
+            ("task", "shop.fetsh", "shop.fetch"), ("task", "fetch", "shop.fetch"), ("queue", "mial", "mail"),
+            ("source", "bnak", "bank"),
+        ):  # fmt: skip
+            refused = cli(*command, "--yes", f"--{option}", wrong)
+            assert refused.code == 2
+            assert refused.err == f"outlive: there is no {option} {wrong}; did you mean --{option} {right}?\n"
+            ran = cli(*command, "--yes", f"--{option}", right)
+            assert (ran.code, ran.out) == (0, "no job matches: nothing was changed\n")
+    assert cli("retry", "--all", "--task", "x").err == "outlive: there is no task x\n"
+
+
 def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli, queue):
     queue.make_many(3000)
     queue.execute(

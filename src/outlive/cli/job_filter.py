@@ -13,7 +13,7 @@ import typer
 from outlive import config, migrate, store, validation
 from outlive.cli.command import CommandContext
 from outlive.errors import GONE, BadArguments, BatchNotFound, JobNotFound
-from outlive.humanize import few
+from outlive.humanize import few, plain
 from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
@@ -73,6 +73,27 @@ class Filter(msgspec.Struct, frozen=True):
             older_s=validation.optional(validation.seconds)("--older-than", self.older_than),
             **{name: getattr(self, name) or None for name in TEXTS},
         )
+
+
+def unknown_name(context: CommandContext, wanted: JobFilter) -> str:
+    """That there is no such task, queue or source, and which one may be meant. Empty: there is, or none was named."""
+    from difflib import get_close_matches  # Not at the top: it is slow to import, and rarely needed.
+
+    jobs = context.run(store.count_jobs())
+    for option, listed in (
+        ("task", store.list_tasks(limit=10_000)),
+        ("queue", store.list_queues()),
+        ("source", store.list_sources(limit=10_000)),
+    ):
+        name: str | None = getattr(wanted, option)
+        if name is None:
+            continue
+        known = sorted({row["name"] for row in context.run(listed)} | {row[option] or "" for row in jobs})
+        if name not in known:
+            near = [one for one in known if one.endswith(f".{name}")] or get_close_matches(name, known, n=1)
+            meant = f"; did you mean --{option} {plain(near[0])}?" if near else ""
+            return f"there is no {option} {plain(name)}{meant}"
+    return ""
 
 
 def _only(what: str, complete: Callable[[str], list[str]] | None = None) -> Any:

@@ -15,7 +15,7 @@ import typer
 from outlive import program, stacks, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
-from outlive.cli.job_filter import Filter
+from outlive.cli.job_filter import Filter, unknown_name
 from outlive.cli.screen import Column, Drawn, Listing, Row, Text, of, text, time_of
 from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, tail
 from outlive.model import Record
@@ -80,7 +80,8 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
 
     def show(rows: list[dict[str, Any]]) -> Drawn:
         if not rows:
-            return f"no job matches in {context.place}{_hint(context, filter.task)}"
+            meant = unknown_name(context, wanted).partition("; ")[2]
+            return f"no job matches in {context.place}{meant and '; ' + meant}"
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
         now = context.run(store.clock()) if waiting else 0.0
         for row in waiting:
@@ -90,17 +91,6 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
         return screen.stacked(screen.table(JOBS, rows), *([text((note, "yellow"))] if unserved else []))
 
     return Listing(look, show)
-
-
-def _hint(context: CommandContext, task: str | None) -> str:
-    """The task that was meant, if no job has a task of this name."""
-    if task is None:
-        return ""
-    from difflib import get_close_matches  # Not at the top: it is slow to import, and rarely needed.
-
-    known = sorted({row["task"] for row in context.run(store.count_jobs())})
-    near = [name for name in known if name.endswith(f".{task}")] or get_close_matches(task, known, n=1)
-    return f"; did you mean --task {plain(near[0])}?" if near and task not in known else ""
 
 
 def _killer(row: Row) -> Text:

@@ -96,6 +96,8 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
         jobs = verb.narrowed(chosen)
         count = context.do(selection.count(jobs))
         if not count.jobs:
+            if unknown := job_filter.unknown_name(context, jobs):
+                raise ConfigError(unknown)
             return tally
         confirm(f"{verb.name} {count}", yes=yes)
         total = None if count.more or count.estimated else count.jobs
