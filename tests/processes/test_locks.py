@@ -198,6 +198,7 @@ def test_a_lock_that_stays_is_one_line_of_the_log_and_not_one_for_each_try(start
     run_others()
     [warned] = [one for one in worker.log().splitlines() if line in one and "WARNING" in one]
     assert warned.endswith("trying again in 0.1 s"), "without the statement"
+    assert "reconciled: 0 ends" not in worker.log()
 
 
 # Ends

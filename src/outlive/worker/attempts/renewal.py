@@ -124,7 +124,7 @@ class Reconciliation:
         self._outbox.waiting += unreadable
         known |= self._leases.tokens | unwritten.keys()
         unknown = [job for token, job in held.items() if token not in known]
-        if self.unsure or unknown:
+        if unknown or (self.unsure and written):
             log.info("reconciled: %d ends were written already, %d claims are recovered", len(written), len(unknown))
         return unknown
 
