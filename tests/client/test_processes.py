@@ -85,6 +85,17 @@ def test_connections_of_an_event_loop_that_has_ended_are_not_kept(app, query):
     eventually(lambda: query(OTHERS) == [(0,)])
 
 
+def test_the_session_of_an_event_loop_that_has_ended_ends_before_its_garbage_is_collected(app, query):
+    app.connections.close()
+    gc.disable()
+    try:
+        asyncio.run(add.aenqueue(1))
+        app.connections.close()
+        eventually(lambda: query(OTHERS) == [(0,)])
+    finally:
+        gc.enable()
+
+
 def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app, queue):
     """They wait without a deadline: a statement that is cut off at one opens a socket for a moment, to be cancelled."""
     app.connections.close()

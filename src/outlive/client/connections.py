@@ -11,12 +11,12 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
@@ -52,7 +52,7 @@ class Connections:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[db.Connection] = []
-        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+        self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = weakref.WeakKeyDictionary()
         self._waiting = Waiting(self.within)
         self._checked: Config | None = None  # The configuration whose database is known to have the right schema.
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
@@ -99,10 +99,12 @@ class Connections:
                 await asyncio.sleep(pause_s)
 
     def close(self) -> None:
-        """Close the idle connections of this process; the next use opens new ones."""
+        """Close the idle connections of this process, and those of event loops that have ended; the next use opens new
+        ones."""
         self._notice_fork()  # First: a thread of the parent may have held the lock.
         with self._lock:
             idle, self._idle = self._idle, []
+            self._finish_ended_loops()
         for connection in idle:
             connection.close()
 
@@ -175,11 +177,15 @@ class Connections:
         if (known := self._of_loops.get(loop)) is not None:
             return known
         with self._lock:
-            # Tasks that have waited for a place keep their closed loop from being freed.
-            for closed in [one for one in self._of_loops if one.is_closed()]:
-                for connection in self._of_loops.pop(closed).forget():
-                    connection.pgconn.finish()
-            return self._of_loops.setdefault(loop, _OfLoop())
+            self._finish_ended_loops()
+            mine = self._of_loops.setdefault(loop, _OfLoop())
+        weakref.finalize(loop, _finish, mine, os.getpid()).atexit = False
+        return mine
+
+    def _finish_ended_loops(self) -> None:
+        """Tasks that have waited for a place keep their closed loop from being freed."""
+        for closed in [one for one in self._of_loops if one.is_closed()]:
+            _finish(self._of_loops.pop(closed), self._pid)
 
     async def _aon(self, place: _Place, work: Callable[[db.AsyncConnection], Awaitable[T]], until: float | None) -> T:
         connection, place.connection = place.connection, None
@@ -273,6 +279,14 @@ class _OfLoop:
         for place in self._free:
             place.connection = None
         return idle
+
+
+def _finish(ended: _OfLoop, pid: int) -> None:
+    """End the sessions of a loop that has ended. They could last until the garbage is collected, and a test's database
+    that has any is not dropped. Those of the parent of this process stay."""
+    if pid == os.getpid():
+        for connection in ended.forget():
+            connection.pgconn.finish()
 
 
 class _Retries:
