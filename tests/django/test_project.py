@@ -17,8 +17,8 @@ from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
-SUITE = ("shop", "tests.django.suite", "tests.django.shared")
-PASSED = re.compile(r"\nRan 45 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+SUITE = ("shop", "tests.django.suite", "tests.django.shared", "tests.django.native")
+PASSED = re.compile(r"\nRan 55 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""

@@ -81,7 +81,7 @@ class App:
         self.settings = configuration.in_code({"database_url": database_url, **settings})
         """The settings that are given in code."""
         self._config: Config | None = None
-        self.runner = StatementRunner(lambda: self.config, self.settings.get("database_url"))
+        self.runner = StatementRunner(lambda: self.config, lambda: self.settings.get("database_url"))
         redirection.note(self)
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
@@ -278,7 +278,7 @@ class App:
         """Enqueue all of them or none, in one transaction."""
         with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
-            statements = self._statements(requests, notify=connection is not None)
+            statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, self.runner.run_all(statements, connection))
 
     async def aenqueue_many(
@@ -287,7 +287,7 @@ class App:
         """The async twin of `enqueue_many`."""
         with self._enqueuing(connection) as carry:
             requests = carry([job.request for job in jobs])
-            statements = self._statements(requests, notify=connection is not None)
+            statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, await self.runner.arun_all(statements, connection))
 
     def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: SyncConnection | None = None) -> int:
@@ -297,7 +297,7 @@ class App:
         their own ids. With a connection, all of them are part of its transaction.
         """
         portions, count, sent = _portions(job.request for job in jobs), 0, None
-        if connection is not None:
+        if (connection := self.runner.transaction() if connection is None else connection) is not None:
             with self._enqueuing(connection) as carry:
                 for portion in portions:
                     self.runner.run_all(self._statements(carry(portion), notify=True), connection)
@@ -323,7 +323,7 @@ class App:
         count = 0
         with self._enqueuing(connection) as carry:
             for portion in _portions(job.request for job in jobs):
-                statements = self._statements(carry(portion), notify=connection is not None)
+                statements = self._statements(carry(portion), notify=connection is not None or self.runner.joins)
                 await self.runner.arun_all(statements, connection)
                 count += len(portion)
         return count

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from outlive import caller_connections, job_gateway, statement
+from outlive.client import redirection
 from outlive.config import Config
 from outlive.statement import Statement
 
@@ -27,19 +28,33 @@ _USE_SYNC = "use enqueue, enqueue_many, send or `with app.batch(…)`, from asyn
 
 
 class StatementRunner:
-    def __init__(self, config: Callable[[], Config], own_url: object = None) -> None:
+    def __init__(self, config: Callable[[], Config], own_url: Callable[[], object] = lambda: None) -> None:
         self._config, self._own_url = config, own_url
 
     @property
     def _gateway(self) -> job_gateway.Gateway | None:
         """The way through the supervisor, inside a job. It has the database of its own app, and no other."""
-        return None if job_gateway.is_elsewhere(self._own_url) else job_gateway.gateway
+        return None if job_gateway.is_elsewhere(self._own_url()) else job_gateway.gateway
+
+    @property
+    def connections(self) -> Connections:
+        redirection.expect_no_test_of_django()
+        return self._connections
 
     @cached_property
-    def connections(self) -> Connections:
+    def _connections(self) -> Connections:
         from outlive.client.connections import Connections
 
         return Connections(self._config)
+
+    @property
+    def joins(self) -> bool:
+        """Whether its statements may be part of a transaction that their caller does not name: client/home.py."""
+        return False
+
+    def transaction(self) -> SyncConnection | None:
+        """The transaction in which jobs are enqueued that name no connection. None: they commit at once."""
+        return None
 
     def run(self, one: Statement[T], connection: SyncConnection | None = None) -> T:
         return self.run_all([one], connection)[0]
@@ -70,7 +85,7 @@ class StatementRunner:
 
     def close(self) -> None:
         """Close the idle connections, if any were opened."""
-        if own := self.__dict__.get("connections"):
+        if own := self.__dict__.get("_connections"):
             own.close()
 
     async def arun(self, one: Statement[T], connection: AsyncConnection | None = None) -> T:

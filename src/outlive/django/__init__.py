@@ -84,8 +84,9 @@ def _expect_function(decorator: str, function: object) -> None:
 
 
 def app(alias: str = "default") -> App:
-    """The outlive.App behind a backend, for what Django's API lacks: `app().get_job(UUID(result.id)).result(10)`."""
-    from outlive.django.backend import backend_of
-    from outlive.django.registry import app_of
+    """The outlive.App behind a backend, for what Django's API lacks: `app().get_job(UUID(result.id)).result(10)`, and
+    tasks of outlive itself. Its jobs are enqueued in the transaction that Django has open, and its tests use Django's
+    test database."""
+    from outlive.django.registry import app_named
 
-    return app_of(backend_of(alias))
+    return app_named(alias)

@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from outlive import errors
 from outlive.django.api import (
-    BaseTaskBackend,
     Task,
     TaskResult,
     new_result,
@@ -26,12 +25,13 @@ from outlive.django.api import (
     task_enqueued,
 )
 from outlive.django.checks import APP, check_without_django_tasks, problems
+from outlive.django.home import HomedBackend
 from outlive.django.priorities import outlive_priority
 from outlive.django.registry import register
 from outlive.django.schema import in_django
 
 
-class OutliveBackend(BaseTaskBackend):
+class OutliveBackend(HomedBackend):
     """OPTIONS: `database`, the alias in DATABASES; `modules` with tasks that the worker imports besides those it finds;
     `dashboard_url`, for the links of the admin; and any setting that `outlive.App` takes.
     """
@@ -46,7 +46,7 @@ class OutliveBackend(BaseTaskBackend):
         if apps.ready and not apps.is_installed(APP):  # `manage.py check` may import the tasks too late to check them.
             warnings.warn(f"TASKS[{alias!r}] needs {APP!r} in INSTALLED_APPS: it brings the schema", stacklevel=2)
         self.settings = dict(self.options)
-        self.database: str = self.settings.pop("database", "default")
+        self.database = self.settings.pop("database", "default")
         self.modules: list[str] = self.settings.pop("modules", [])
         self.dashboard_url: str | None = self.settings.pop("dashboard_url", None)
 
@@ -86,14 +86,6 @@ def backends() -> dict[str, OutliveBackend]:
         with suppress(ImproperlyConfigured):
             found[alias] = task_backends[alias]
     return {alias: one for alias, one in found.items() if isinstance(one, OutliveBackend)}
-
-
-def backend_of(alias: str) -> OutliveBackend:
-    """The backend TASKS[alias], which must be one of outlive."""
-    backend = task_backends[alias]
-    if not isinstance(backend, OutliveBackend):
-        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of outlive but {type(backend).__qualname__}")
-    return backend
 
 
 def options_of(task: Task) -> dict[str, Any]:

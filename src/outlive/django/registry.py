@@ -1,54 +1,64 @@
-"""The outlive.App of each backend, with Django's tasks on it.
+"""The outlive.App of each backend, with Django's tasks on it, and its own.
 
-Django makes one backend for each thread; the app is one for the process. It is made when it is first needed, because
-test runners change the names of databases after the tasks are imported.
+Django makes one backend for each thread; the app is one for the process, and keeps its tasks whatever becomes of
+TASKS. Which database it uses is decided in home.py.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.signals import setting_changed
-from django.db import connections
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from outlive import config as configuration
-from outlive.client.app import App
+from outlive.client import redirection
+from outlive.client.home import HomedApp
 from outlive.client.task import Task as OutliveTask
 from outlive.django import ATTRIBUTE
-from outlive.django.addresses import address
 from outlive.django.api import Task
+from outlive.django.home import DjangoHome, HomedBackend
 from outlive.django.running import runner
 
-if TYPE_CHECKING:
-    from outlive.django.backend import OutliveBackend
 
-_apps: dict[tuple[str, str], App] = {}
+class DjangoApp(HomedApp):
+    def __init__(self, alias: str) -> None:
+        super().__init__()
+        self._home = DjangoHome(alias)
+
+    @property
+    def home(self) -> DjangoHome | None:
+        elsewhere = redirection.database_url is not None and not redirection.django_tests()
+        return None if elsewhere else self._home  # None: a test of our plugin runs, without Django's tests.
+
+
+_apps: dict[str, DjangoApp] = {}
 _lock = threading.Lock()
 
 
-def app_of(backend: OutliveBackend) -> App:
-    key = backend.alias, str(connections[backend.database].settings_dict["NAME"])
+def app_named(alias: str) -> DjangoApp:
+    """The app of TASKS[alias], whatever that is: a module of tasks may be imported while a test replaces TASKS."""
     with _lock:
-        if key not in _apps:
-            _apps[key] = _new_app(backend.database, backend.settings)
-        return _apps[key]
+        if alias not in _apps:
+            _apps[alias] = DjangoApp(alias)
+        return _apps[alias]
 
 
-def _new_app(database: str, settings: Mapping[str, Any]) -> App:
-    url = address(database)
-    app = App(url, **settings)
-    # Django's settings name the database, whatever OUTLIVE_DATABASE_URL says.
-    app.configure(configuration.load(app=app.settings, flags={"database_url": url}))
+def app_of(backend: HomedBackend) -> DjangoApp:
+    """The app of a backend, with its settings, as a worker takes them."""
+    app = app_named(backend.alias)
+    app.settings = DjangoHome.settings(backend)
     return app
 
 
-def register(backend: OutliveBackend, task: Task) -> OutliveTask[..., Any, Any]:
+def home_of(alias: str) -> DjangoHome:
+    return app_named(alias)._home
+
+
+def register(backend: HomedBackend, task: Task) -> OutliveTask[..., Any, Any]:
     """Django's task as a task of the app. It has the same name in both: its module path."""
-    app = app_of(backend)
+    app = app_named(backend.alias)
     with _lock:
         found = app.tasks.get(task.module_path)
         if found is None:
@@ -59,19 +69,15 @@ def register(backend: OutliveBackend, task: Task) -> OutliveTask[..., Any, Any]:
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting in ("TASKS", "DATABASES"):
-        _close()
-        _apps.clear()
+        for app in list(_apps.values()):
+            app._home.forget()
 
 
 def _let_go(*, connection: BaseDatabaseWrapper, **_: object) -> None:
     """Django connects without a database before it drops a test database, which must have no other session then."""
     if connection.alias == NO_DB_ALIAS:
-        _close()
-
-
-def _close() -> None:
-    for app in list(_apps.values()):
-        app.connections.close()
+        for app in list(_apps.values()):
+            app._home.close()
 
 
 setting_changed.connect(_forget)

@@ -54,6 +54,8 @@ def __getattr__(alias: str) -> App:
         raise AttributeError(alias)
     for task in all_tasks():
         declare(backend, task)
+    for other in backends().values():
+        app_of(other)  # Its jobs know by its address that they have another database.
     return app_of(backend)
 
 

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import connections
-from django.test import utils
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from outlive import db, store
+from outlive.client import redirection
 from outlive.client.app import App
 from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
 from outlive.django.addresses import address
 from outlive.django.api import Task
-from outlive.django.backend import OutliveBackend, backend_of, backends, options_of
+from outlive.django.backend import OutliveBackend, backends, options_of
+from outlive.django.home import backend_of, expect_access
 from outlive.django.models import Job
 from outlive.errors import OutliveError
 from outlive.pytest import enqueued
@@ -99,10 +100,20 @@ def ours(task: object) -> OutliveTask[..., Any, Any] | None:
 
 
 def _used() -> Iterator[tuple[OutliveBackend, App]]:
-    """The backends that have tasks of this process."""
-    if hasattr(utils._TestState, "saved_data"):  # Otherwise no test of Django's runs: its databases are not for tests.
-        found = ((backend, registry.app_of(backend)) for backend in backends().values())
+    """The backends that have tasks of this process, and a database that Django gives this test."""
+    if redirection.django_tests():
+        found = ((backend, registry.app_of(backend)) for backend in backends().values() if _is_given(backend.database))
         yield from (one for one in found if one[1].tasks)
+
+
+def _is_given(database: str) -> bool:
+    """A module of tasks is often imported in tests that have no database. The settings may name one that is no test's
+    then."""
+    try:
+        expect_access(database)
+    except (RuntimeError, AssertionError):  # As pytest-django and Django refuse it.
+        return False
+    return True
 
 
 def _waiting(backend: OutliveBackend) -> bool:
