@@ -55,11 +55,13 @@ def brief(text: str, most: int) -> str:
     )
 
 
-def without_callers(text: str) -> str:
-    """A dump by faulthandler without the frames of outlive that have called the job: they are the same for all jobs. A
-    thread that has no other frames keeps its own."""
-    if "most recent call first" not in text:
-        return text
+def evidence(dump: str) -> str:
+    """What is kept of a dump by faulthandler: not the frames of outlive that have called the job."""
+    return _without_callers(dump) if "most recent call first" in dump else dump
+
+
+def _without_callers(text: str) -> str:
+    """These frames are the same for all jobs. A thread that has no other frames keeps its own."""
     kept: list[str] = []
     for is_frame, group in groupby(text.splitlines(), lambda line: _FRAME.match(line) is not None):
         lines = list(group)

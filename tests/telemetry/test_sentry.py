@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import ConfigError, State, celery, config
+from outlive import ConfigError, State, celery, config, stacks
 from outlive.telemetry.crashes import Crashes, frames_of
 from tests.driving.receiving import Receiver, receiving
 from tests.integrations.test_celery import hopeless
@@ -70,7 +70,7 @@ def test_a_job_that_dies_in_a_call_of_outlive_shows_its_frames():
     files = [os.path.join(outlive.__path__[0], "child", name) for name in ("context.py", "attempt.py")]
     dump = [(files[0], "progress"), ("shop.py", "work"), (files[1], "_call")]
     stack = "".join(f'  File "{file}", line 1 in {name}\n' for file, name in dump)
-    found = frames_of(f"Current thread 0x1 (most recent call first):\n{stack}")
+    found = frames_of(stacks.evidence(f"Current thread 0x1 (most recent call first):\n{stack}"))
     assert [frame["function"] for frame in found] == ["work", "progress"]
 
 

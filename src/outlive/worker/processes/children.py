@@ -13,7 +13,7 @@ from functools import partial
 from io import FileIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from outlive import linux, luggage, protocol
+from outlive import linux, luggage, protocol, stacks
 from outlive.model import Claimed
 from outlive.protocol import Reply, Run, encode_frame
 from outlive.worker.limits import running_time
@@ -311,7 +311,7 @@ class Child:
         """The stack that faulthandler wrote for the job that has just ended, as text that Postgres accepts."""
         start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack.fileno()).st_size
         data = os.pread(self.stack.fileno(), STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES))
-        return data.decode("utf-8", "replace").replace("\0", "") or None
+        return stacks.evidence(data.decode("utf-8", "replace").replace("\0", "")) or None
 
     def steps_under_way(self) -> str:
         """The steps that it is in, or was in when it died."""

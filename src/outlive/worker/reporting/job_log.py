@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import logs, luggage, output, stacks, wire
+from outlive import logs, luggage, output, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
@@ -82,7 +82,7 @@ def not_succeeded(job: Claimed, end: Ended, *, worker: UUID, state: str | None, 
         level,
         f"Job {short_id(job.id)} {words}: {_brief(end.error)} ({job.task}{_took(end.took_s)}){again}",
         lambda: _end_fields(one, end.outcome, worker, state, next_try) | {"error": logs.redacted(end.error or "")},
-        stack=stack and stacks.without_callers(stack),
+        stack=stack,
     )
 
 
