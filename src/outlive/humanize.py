@@ -43,17 +43,6 @@ def tail(text: str, lines: int) -> str:
     return "\n".join(plain(text).rstrip().splitlines()[-lines:])
 
 
-def innermost(stack: str, most: int) -> str:
-    """The lines nearest to the crash: the end of a traceback, or the current thread in a dump by faulthandler."""
-    if "most recent call first" not in stack:
-        return tail(stack, most)
-    lines = [line for line in plain(stack).splitlines() if line]
-    first = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), None)
-    if first is None:
-        first = next(n for n, line in enumerate(lines) if "most recent call first" in line)
-    return "\n".join(lines[first : first + most])
-
-
 def moment(value: datetime | None) -> str:
     """A time in the local time zone."""
     return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -344,7 +344,7 @@ class Attempt(msgspec.Struct, frozen=True):
     output: str | None
     """The end of what it has printed and logged."""
     stack: str | None
-    """The traceback of its exception, or where its code was when it was killed."""
+    """The traceback of its exception, or where its code was when it was stopped or killed, coroutines included."""
     worker: str | None
     """The name of its worker."""
     hostname: str | None

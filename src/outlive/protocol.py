@@ -92,6 +92,7 @@ class Halt(Frame, tag=7):
 
     token: int
     suspended: bool = False
+    asks_stack: bool = False  # Say first where it is.
 
 
 # From a child to the supervisor:
@@ -192,6 +193,13 @@ class Printed(Frame, tag=8):
     data: bytes
 
 
+class Stack(Frame, tag=20):
+    """Where a job of a shared child was when it was told to end: it may be killed with its process."""
+
+    token: int
+    stack: str
+
+
 class Imported(Frame, tag=17):
     """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
@@ -254,7 +262,7 @@ class Left(Frame, tag=16):
 
 
 ToChild = Run | Stopping | Reply | Halt
-FromChild = Done | Call | Progress | Printed | Imported | Spans
+FromChild = Done | Call | Progress | Printed | Stack | Imported | Spans
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8

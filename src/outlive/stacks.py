@@ -9,10 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from outlive.humanize import counted, innermost, plain
+from outlive.humanize import counted, plain, tail
 
 MOST_FRAMES = 60
 MOST_LINES = 400
+TASK = "Asyncio task "
+"""A part of a dump begins with this, and not with a thread, if it says where a task of asyncio waits."""
+_PART = re.compile(rf"^(?=Thread |Current thread |{TASK})", re.MULTILINE)
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 _CALLER = re.compile(rf'^\s*File "(?:{re.escape(str(Path(__file__).parent) + os.sep)}|<frozen runpy>|<string>)')
 _NOT_THEIRS = re.compile(r"site-packages/|dist-packages/|/lib(?:64)?/python3|<frozen |/outlive/child/|<string>")
@@ -25,11 +28,11 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 def read(text: str | None) -> Stack | None:
-    """A traceback, or a dump by faulthandler: of that, the thread that crashed."""
+    """A traceback, or a dump: of that, the tasks of asyncio and the thread that crashed."""
     if not text:
         return None
     lines = [line for line in plain(text).splitlines() if line.strip()]
-    frames = _frames(_of_one_thread(innermost(text, MOST_LINES).splitlines()))
+    frames = _frames(innermost(text, MOST_LINES).splitlines())
     if "most recent call first" not in text:
         frames.reverse()
     theirs = [frame for frame in frames if is_theirs(frame[0])]
@@ -46,7 +49,7 @@ def brief(text: str, most: int) -> str:
     """What a terminal shows of a stack: their own frames, or else the innermost lines, and how much is left out."""
     stack = read(text)
     if stack is None or not stack.theirs:
-        return innermost(text, most)
+        return innermost(text or "", most)
     lines = stack.theirs.splitlines()
     left = stack.others + sum(1 for line in lines[most:] if _FRAME.match(line))
     shown = "\n".join(lines[:most])
@@ -56,8 +59,13 @@ def brief(text: str, most: int) -> str:
 
 
 def evidence(dump: str) -> str:
-    """What is kept of a dump by faulthandler: not the frames of outlive that have called the job."""
-    return _without_callers(dump) if "most recent call first" in dump else dump
+    """What is kept of a dump by faulthandler: the tasks of asyncio first, as they wait in what the threads have called,
+    and without the frames of outlive that have called the job."""
+    if "most recent call first" not in dump:
+        return dump
+    first, *parts = _PART.split(_without_callers(dump))
+    parts.sort(key=lambda part: not part.startswith(TASK))
+    return "\n\n".join(part.strip("\n") for part in (first, *parts) if part.strip())
 
 
 def _without_callers(text: str) -> str:
@@ -70,10 +78,19 @@ def _without_callers(text: str) -> str:
     return "\n".join(kept)
 
 
-def _of_one_thread(lines: list[str]) -> list[str]:
-    """Up to the next thread."""
-    end = next((n for n, line in enumerate(lines) if n and line.startswith(("Thread ", "Current thread "))), None)
-    return lines[:end]
+def innermost(text: str, most: int) -> str:
+    """The lines nearest to the crash: the end of a traceback, or the beginning of what a dump has of the job."""
+    if "most recent call first" not in text:
+        return tail(text, most)
+    return "\n".join([line for line in of_job(plain(text)).splitlines() if line][:most])
+
+
+def of_job(dump: str) -> str:
+    """Of a dump, where the tasks of asyncio wait, and then the thread that crashed."""
+    parts = [part for part in _PART.split(dump) if "most recent call first" in part]
+    tasks, threads = ([part for part in parts if part.startswith(TASK) == waits] for waits in (True, False))
+    died = [part for part in threads if part.startswith("Current thread ")] or threads
+    return "".join([*tasks, *died[:1]])
 
 
 def _frames(lines: list[str]) -> list[list[str]]:

@@ -74,6 +74,13 @@ def test_a_job_that_dies_in_a_call_of_outlive_shows_its_frames():
     assert [frame["function"] for frame in found] == ["work", "progress"]
 
 
+def test_an_async_job_that_hangs_shows_the_frames_of_its_coroutines():
+    waits = f'{stacks.TASK}1 (most recent call first):\n  File "shop.py", line 3 in fetch\n    await get()\n'
+    threads = 'Current thread 0x1 (most recent call first):\n  File "selectors.py", line 9 in select\n'
+    found = frames_of(stacks.evidence(f"{threads}\n{waits}"))
+    assert [frame["function"] for frame in found] == ["select", "fetch"]
+
+
 def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start, receiver):
     worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
     quiet = observed.tagged.enqueue(failing=False)

@@ -9,6 +9,7 @@ import socket
 import sys
 from atexit import _run_exitfuncs
 from collections.abc import Mapping
+from functools import partial
 from os import _exit
 from resource import RUSAGE_SELF, getrusage
 from sys import byteorder
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from outlive import importing, job_gateway, linux
 from outlive.arguments import Codec
-from outlive.child import log_records, stops, telemetry
+from outlive.child import awaiting, log_records, stops, telemetry
 from outlive.child.attempt import Runnable, attempt
 from outlive.child.boundary import CopiesExit, ProcessStart
 from outlive.child.channel import Channel, SupervisorGone
@@ -62,7 +63,7 @@ def import_app(name: str, log_level: str) -> importing.App:
 def install_handlers(stack: int) -> None:
     """Let signals write the stack to this descriptor. Done before the fork, it makes no child copy a page."""
     faulthandler.enable(stack, all_threads=True)
-    signal.signal(signal.SIGTERM, stops.on_stop)
+    signal.signal(signal.SIGTERM, partial(awaiting.on_stop, stack))
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
     faulthandler.register(STACK_SIGNAL, stack, all_threads=True)  # A job may have replaced what SIGTERM does.
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from outlive import job_gateway, protocol
-from outlive.child import log_records, seats
+from outlive.child import awaiting, log_records, seats
 from outlive.child.attempt import Runnable, attempt_beside
 from outlive.child.boundary import CopiesExit, ProcessStart, Raised, guarded
 from outlive.child.channel import Channel, SupervisorGone
@@ -27,7 +27,7 @@ from outlive.child.seats import Noted, OwnTask, Pulse, Seat, Threads
 from outlive.child.shared_channel import SharedChannel
 from outlive.child.telemetry import Watchers
 from outlive.errors import OutliveError
-from outlive.protocol import Done, Halt, Printed, Run
+from outlive.protocol import Done, Halt, Printed, Run, Stack
 from outlive.states import Outcome
 
 LEFT_S = 1.0  # How long tasks that a job has left behind may take to end when they are cancelled.
@@ -100,6 +100,8 @@ class Shared:
             seat.suspend()
             self._end_if_empty()
         elif not seat.over:
+            if halt.asks_stack:
+                self._channel.send(Stack(halt.token, awaiting.stacks_of(seat.begun)))
             seat.halted = True
             seat.main.cancel()
 

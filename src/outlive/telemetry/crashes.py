@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from outlive import stacks
 from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended, LostRun
 from outlive.states import FAULTS, Outcome
@@ -86,10 +87,8 @@ def event_of(job: Claimed, end: Ended, worker: str) -> dict[str, Any]:
 
 
 def frames_of(stack: str | None) -> list[dict[str, Any]]:
-    """The frames that faulthandler wrote, of the thread that died, the innermost last."""
-    threads = re.split(r"^(?=Thread |Current thread )", stack or "", flags=re.MULTILINE)
-    died = next((one for one in threads if one.startswith("Current thread ")), threads[-1])
+    """The frames of a dump, the innermost last."""
     return [
         {"abs_path": path, "filename": path, "lineno": int(line), "function": name}
-        for path, line, name in reversed(_FRAME.findall(died))
+        for path, line, name in reversed(_FRAME.findall(stacks.of_job(stack or "")))
     ]

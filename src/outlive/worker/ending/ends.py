@@ -61,7 +61,7 @@ def answered(
         peak_memory_bytes=max(done.peak_memory_bytes or 0, one.peak_bytes) or None,
         cpu_s=done.cpu_s,
         output=child.output_of(one, marked=done.marked),
-        stack=done.stack or (stack if verdict is not None else None),
+        stack=done.stack or one.stack or (stack if verdict is not None else None),
         killed=verdict is not None,
         final=done.final or one.is_final(outcome),
         after_s=after_s,

@@ -271,7 +271,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited, verdict: Verdict |
         peak_memory_bytes=max(peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
         cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
         output=output,
-        stack=child.stack_of_ended(),
+        stack=begun.stack or child.stack_of_ended(),
         after_s=again_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
         took_s=took_s,

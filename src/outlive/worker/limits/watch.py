@@ -91,7 +91,7 @@ class Watch:
     def _stop(self, child: Child, one: Assignment) -> None:
         one.term_sent = running_time.now()
         if child.shared:
-            child.halt(one)
+            child.halt(one, asks_stack=True)
         else:
             child.signal(signal.SIGTERM)
 
@@ -174,8 +174,11 @@ class Watch:
             if stands and one.job.token != pulse.running:
                 continue
             if one.term_sent is not None:
-                if ran_until - one.term_sent > KILL_AFTER_S:
+                late_s = ran_until - one.term_sent
+                if late_s > KILL_AFTER_S:
                     child.signal(signal.SIGKILL)
+                elif late_s > KILL_AFTER_S - 2 * LOOK_S and one.stack is None:  # It blocks the loop.
+                    child.ask_stack()
             elif one.verdict is not None:
                 self._stop(child, one)
             else:

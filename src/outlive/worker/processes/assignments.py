@@ -79,6 +79,8 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     """None until its memory is measured."""
     output: JobOutput | None = None
     """What it has printed, if it shares its process."""
+    stack: str | None = None
+    """Where it was when it was told to end, if it shares its process."""
     grown_bytes: int = 0
     """How much its process has grown while its code ran, if it shares that: at the moments when this was looked at."""
 

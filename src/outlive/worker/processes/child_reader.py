@@ -115,6 +115,9 @@ class ChildReader:
                 if (one := child.find(token)) and child.shared and len(data) <= protocol.MAX_PRINTED_BYTES:
                     one.output = one.output or JobOutput()
                     one.output.add(data, one.job)
+            case protocol.Stack(token, stack):
+                if (one := child.find(token)) and child.shared and len(stack) <= protocol.MAX_STACK_CHARS:
+                    one.stack = stack
             case protocol.Spans(spans):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
                     self._report.traced(spans)

@@ -302,9 +302,9 @@ class Child:
     def pulse(self) -> Pulse:
         return Pulse(*protocol.PULSE.unpack(os.pread(self.stack.fileno(), protocol.PULSE.size, 0)))
 
-    def halt(self, one: Assignment, *, suspended: bool = False) -> None:
+    def halt(self, one: Assignment, *, suspended: bool = False, asks_stack: bool = False) -> None:
         """Let a job of a shared child be cancelled, or what it has left running beside its wait."""
-        self.send(protocol.Halt(one.job.token, suspended))
+        self.send(protocol.Halt(one.job.token, suspended, asks_stack))
         self.flush()
 
     def stack_of_ended(self) -> str | None:
