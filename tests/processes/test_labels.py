@@ -19,7 +19,8 @@ RAN = "select split_part(task, '.', 4) || ' on ' || worker_name from outlive.att
 def test_a_job_runs_only_where_its_task_finds_all_that_it_needs(start, queue):
     plain = start(target=TARGET, name="plain", slots=1)
     start(target=TARGET, name="gpu", slots=1, labels="gpu")
-    assert plain.says("2 tasks need labels that this worker does not have")
+    names = f"{labelled.draw.name}, {labelled.draw_face.name}"
+    assert plain.says(f"2 tasks need labels that this worker does not have: {names}")
     assert [labelled.add.enqueue(1, n).result(20) for n in range(3)] == [1, 2, 3]
     assert [labelled.draw.enqueue(n).result(20) for n in range(3)] == ["picture 0", "picture 1", "picture 2"]
     face = labelled.draw_face.enqueue(1)
@@ -40,6 +41,8 @@ def test_a_job_whose_label_no_worker_has_waits_and_everything_says_why(start, da
     shown = cli("show", job.id).out
     assert "needs      a worker with the label gpu" in shown
     assert f"{NEEDS_GPU}; start one with --label gpu" in shown
+    listed = " ".join(cli("jobs", "--state", "pending").out.split())
+    assert listed.endswith(f"{NEEDS_GPU}; start one with --label gpu")
     labelled.draw_face.enqueue(7)
     worker.says(f"jobs wait, and {NEEDS_BOTH}: start one with --label gpu --label eu")
     assert job.status() is State.PENDING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from textwrap import indent
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, ManyRows, app, command
 from outlive.cli.job_filter import Filter, unknown_name
 from outlive.cli.screen import Column, Drawn, Listing, Row, Text, of, text, time_of
-from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, tail
+from outlive.humanize import RESTART, duration, few, moment, one_line, plain, roughly, short_id, tail, unserved
 from outlive.model import Record
 from outlive.operations import selection
 from outlive.operations.facts import evidence
@@ -86,11 +86,19 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[
         now = context.run(store.clock()) if waiting else 0.0
         for row in waiting:
             row["ready_in_s"] = row["ready_at"].timestamp() - now
-        unserved = sorted({row["task"] for row in rows if not row["served"]})
-        note = f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}"
-        return screen.stacked(screen.table(JOBS, rows), *([text((note, "yellow"))] if unserved else []))
+        notes = _unserved(context, {(row["task"], row["queue"]) for row in rows if not row["served"]})
+        return screen.stacked(screen.table(JOBS, rows), *(text((note, "yellow")) for note in notes))
 
     return Listing(look, show)
+
+
+def _unserved(context: CommandContext, lanes: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Why no active worker takes the jobs of these tasks and queues, and what to do."""
+    lacking = {(task, queue): labels for task, queue, labels in context.run(store.unserved_lanes())} if lanes else {}
+    for lane in sorted(lane for lane in lanes if lacking.get(lane)):
+        yield "; ".join(unserved(*lane, lacking[lane]))
+    if others := sorted({lane[0] for lane in lanes if not lacking.get(lane)}):
+        yield f"no active worker has the task or serves the queue of: {few(others)}; {RESTART}"
 
 
 def _killer(row: Row) -> Text:

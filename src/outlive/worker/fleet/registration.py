@@ -101,8 +101,9 @@ class Registration:
     def app_imported(self, served: Collection[str], ready: Ready) -> None:
         self._tasks, self._served = {one.name: one for one in ready.tasks}, served
         self._sources, self._to_declare = ready.sources, ready.schedules
-        if left := len(self._tasks) - len(served):
-            log.info("%s labels that this worker does not have", counted(left, "task needs", "tasks need"))
+        if left := sorted(self._tasks.keys() - {*served}):
+            need = counted(len(left), "task needs", "tasks need")
+            log.info("%s labels that this worker does not have: %s", need, few(left))
         if self._me.formerly is not None and self._declared is None:
             self._declared = ready.schedules  # It has declared them under its former id.
         self._due.set()
