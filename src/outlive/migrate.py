@@ -73,6 +73,12 @@ def version(connection: db.Connection) -> int:
     return (db.run(connection, store.schema_version(VERSION)) or 0) if found == (True,) else 0
 
 
+def installed(connection: db.Connection) -> str:
+    """The version of the database's schema, which `check` has found to be good, and what it serves."""
+    newest, *_ = connection.execute("select max(version) from outlive.schema_version").fetchone() or (VERSION,)
+    return f"{newest}" if newest == VERSION else f"{newest}, which serves version {VERSION} of this outlive"
+
+
 def check(connection: db.Connection, url: str | None = None) -> None:
     """SchemaMismatch unless the database, which is the one at the URL, has the schema of this version."""
     have = version(connection)

@@ -38,5 +38,13 @@ def test_no_command_works_on_another_schema(empty_database_url, words):
     assert ran.err.count("\n") == 1
 
 
+def test_the_version_that_is_shown_is_that_of_the_database(cli, queue):
+    newest = migrate.VERSION + 1
+    queue.execute("insert into outlive.schema_version (version, serves) values (%s, %s)", [newest, migrate.VERSION])
+    there = f"version {newest}, which serves version {migrate.VERSION} of this outlive"
+    assert cli("migrate", "--check").out == cli("migrate").out == f"schema {there}\n"
+    assert f"the schema has {there}" in cli("doctor").out
+
+
 def test_check_goes_with_nothing_else(cli):
     assert cli("migrate", "--check", "--roles").code == 2

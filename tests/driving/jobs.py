@@ -54,4 +54,6 @@ def hook_into(folder: Path) -> str:
 def hook_calls(folder: Path) -> list[dict[str, Any]]:
     """The calls of the hook that `hook_into` gives, the oldest first."""
     found = sorted(folder.glob("told.*"), key=lambda path: path.stat().st_mtime_ns)
-    return [json.loads(path.read_bytes()) for path in found]
+    told = [path.read_bytes() for path in found]
+    assert all(one.endswith(b"\n") for one in told), "a hook may read lines"
+    return [json.loads(one) for one in told]

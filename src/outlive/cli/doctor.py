@@ -89,7 +89,7 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
         except _REFUSALS as error:
             yield _refused("the version of the schema", error)
         else:
-            yield Finding("fine", f"the schema has version {migrate.VERSION}")
+            yield Finding("fine", f"the schema has version {migrate.installed(connection)}")
     if context.config.database_url and connection.pooled:
         yield _judge_pooler(context.config.database_url, context.config.session_url)
     looks = _Looks(connection)

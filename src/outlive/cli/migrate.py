@@ -36,5 +36,6 @@ def migrate(
             before = after = migrations.VERSION
         else:
             before, after = migrations.migrate(connection, roles=roles)
-    did = f"schema version {after}" if before == after else f"schema version {before or 'none'} is now {after}"
+        now = migrations.installed(connection)
+    did = f"schema version {now}" if before == after else f"schema version {before or 'none'} is now {after}"
     screen.say(f"{did}{'; the roles exist' if roles else ''}")

@@ -55,7 +55,7 @@ class Alerts:
         if len(self._tasks) >= MAX_WAITING:
             _log.error("too many alerts wait; this one is dropped: %s %s", event, facts)
             return
-        task = asyncio.create_task(self._run(command, msgspec.json.encode({"event": event, **facts})))
+        task = asyncio.create_task(self._run(command, msgspec.json.encode({"event": event, **facts}) + b"\n"))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
