@@ -46,6 +46,7 @@ from django.db import transaction
 from django.test import utils
 
 import outlive
+from outlive.django.api import task_finished
 from outlive.django.models import Job
 from shop.models import Order
 from shop.tasks import confirm, task
@@ -82,14 +83,16 @@ def test_an_order_is_confirmed(database, outlive_jobs):
 
 
 def test_a_task_is_retried_and_one_that_is_due_later_runs(database, outlive_jobs):
+    ended = []
+    task_finished.connect(lambda task_result, **_: ended.append(str(task_result.status)), weak=False)
     failed, order = fail.enqueue(), Order.objects.create(email="ada@example.org")
     confirm.using(run_after=datetime(2030, 1, 1, tzinfo=UTC)).enqueue(order.pk)
-    assert [one.attempt for one in outlive_jobs.run()] == [1]
+    assert ([one.attempt for one in outlive_jobs.run()], ended) == ([1], [])
     assert [(one.task.rpartition(".")[2], one.attempt) for one in outlive_jobs.run(delayed=True)] == [
         *(("fail", 2), ("fail", 3), ("confirm", 1))
     ]
     failed.refresh()
-    assert (failed.status, failed.attempts) == ("FAILED", 3)
+    assert (failed.status, failed.attempts, ended) == ("FAILED", 3, ["FAILED", "SUCCESSFUL"])
     assert outlive_jobs.run(delayed=True) == []
 
 

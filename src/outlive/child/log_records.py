@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LOGGING = "logging"
+SAID = "outlive_said"
+"""An attribute of records that say what the worker's own line about the end of the job says."""
 STDERR = 2
 
 
@@ -72,6 +74,8 @@ def _install(level: str) -> None:
 
     class ToSupervisor(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if hasattr(record, SAID):
+                return
             try:
                 record, fields = _unpacked(record) if isinstance(record.msg, dict) else (record, vars(record))
                 extra = _span() | {name: value for name, value in fields.items() if name not in standard}

@@ -13,6 +13,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 import outlive
+from outlive import job_gateway
 from outlive.django.api import (
     BaseTaskBackend,
     Task,
@@ -35,7 +36,7 @@ class NotJson(outlive.Fail, TypeError):
 
 NotJson.__module__, NotJson.__name__, NotJson.__qualname__ = "builtins", "TypeError", "TypeError"  # As in Django's own.
 
-_NO_FAILURE = (outlive.Retry, outlive.Snooze, outlive.Cancel, outlive.Stopped, outlive.SourcePaused, Restarted)
+_NO_FAILURE = (outlive.Snooze, outlive.Cancel, outlive.Stopped, outlive.SourcePaused, Restarted)
 """The job asks for something else."""
 
 
@@ -67,7 +68,7 @@ def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         except (TypeError, ValueError) as error:
             raise NotJson(f"its return value is not JSON: {error}") from error
     except BaseException as error:  # As outlive does: a job that exits has failed.
-        if not isinstance(error, _NO_FAILURE):
+        if _ends_job(error):
             _finish(result, TaskResultStatus.FAILED)
             result.errors.append(_error(error))
             task_finished.send(sender, task_result=result)
@@ -76,6 +77,18 @@ def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     _finish(result, TaskResultStatus.SUCCESSFUL)
     task_finished.send(sender, task_result=result)
     return value
+
+
+def _ends_job(error: BaseException) -> bool:
+    """Whether the job fails for good. Django reports each `task_finished` that has failed: it logs an error and mails
+    the admins, and Sentry makes an event of it. An attempt that is tried again is none of these."""
+    account = job_gateway.account()
+    if isinstance(error, _NO_FAILURE) or account is None:
+        return False
+    refused = isinstance(error, outlive.Fail) or (
+        account.policy.is_final(error) and not isinstance(error, outlive.Retry)
+    )
+    return refused or outlive.current()._run.decisive
 
 
 def _result(task: Task, backend: BaseTaskBackend, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskResult:

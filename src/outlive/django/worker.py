@@ -6,16 +6,22 @@ connection that this has opened: each job is a fork of this process, and opens i
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import suppress
 
 import django
 from django.db import connections
 
+from outlive.child.log_records import SAID
 from outlive.client.app import App
 from outlive.django import shared as shared_tasks
 from outlive.django.backend import backends
 from outlive.django.discovery import all_tasks, declare, import_tasks
 from outlive.django.registry import app_of
+
+LOGGERS = ("django.tasks", "django_tasks")
+"""Where Django logs the ends of tasks."""
 
 
 def _take_shared() -> None:
@@ -47,6 +53,27 @@ def _shrink_pools() -> None:
             given["pool"] = {**sizes, "min_size": 0, "max_size": most}
 
 
+def _mark_failures() -> None:
+    """Django's own record of a job that has failed is for its other handlers, such as that which mails the admins."""
+
+    def mark(record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            setattr(record, SAID, True)
+        return True
+
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(mark)
+
+
+def _leave_to_us() -> None:
+    """Keep Sentry from making an event of Django's record beside that of outlive."""
+    with suppress(ImportError):  # The worker says which package is missing.
+        from sentry_sdk.integrations.logging import ignore_logger
+
+        for name in LOGGERS:
+            ignore_logger(name)
+
+
 def __getattr__(alias: str) -> App:
     """The app of a backend, with all tasks."""
     backend = backends().get(alias)
@@ -56,7 +83,10 @@ def __getattr__(alias: str) -> App:
         declare(backend, task)
     for other in backends().values():
         app_of(other)  # Its jobs know by its address that they have another database.
-    return app_of(backend)
+    app = app_of(backend)
+    if app.config.sentry:
+        _leave_to_us()
+    return app
 
 
 django.setup()
@@ -64,3 +94,4 @@ import_tasks()
 _take_shared()
 _close_connections()
 _shrink_pools()
+_mark_failures()

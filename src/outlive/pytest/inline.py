@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,7 @@ import msgspec
 import psycopg
 import pytest
 
-from outlive import db, job_gateway, luggage, statement, store
+from outlive import db, job_gateway, luggage, statement, store, wire
 from outlive.child.attempt import attempt, within
 from outlive.child.boundary import ProcessStart
 from outlive.child.channel import Channel
@@ -93,6 +93,12 @@ def task_rows(tasks: Mapping[str, Task[..., Any, Any]]) -> list[TaskRow]:
     return [task_row(name, task.policy, task.app.config, task.app.follower) for name, task in tasks.items()]
 
 
+def _max_attempts(task: Task[..., Any, Any], options: bytes | None) -> int:
+    given = wire.decode(options) if options else {}
+    of_task = task_row(task.name, task.policy, task.app.config, None).max_attempts
+    return int(cast("dict[str, Any]", given).get("max_attempts") or of_task)
+
+
 class Inline:
     """A worker without processes: it runs one job after the other, here."""
 
@@ -128,6 +134,7 @@ class Inline:
             failures=claimed.failures,
             queue=claimed.queue,
             baggage=luggage.of(claimed.options),
+            decisive=claimed.failures + 1 >= _max_attempts(task, claimed.options),
         )
         watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)
