@@ -105,6 +105,10 @@ class EnqueuingTests(TestCase):
         said = str(raised(TypeError, lambda: tasks.anything.enqueue(key=User(username="ada"))))
         assert said.startswith("tests.django.tasks.anything can't be enqueued: argument key is not JSON")
         assert said.endswith("pass its primary key")
+        said = str(
+            raised(TypeError, lambda: tasks.add.enqueue(outlive.result_of(outlive.django.app().get_job(UUID(int=1)))))
+        )
+        assert "(the result of another job): only tasks of outlive.django.app() take that" in said
         raised(TypeError, lambda: tasks.second_try.enqueue(1))
         assert not Job.objects.exists()
 
@@ -147,6 +151,8 @@ class EnqueuingTests(TestCase):
         assert "@task(queue_name=…)" in str(raised(ConfigError, lambda: outlive.django.options(queue="mail")))
         said = str(raised(ConfigError, lambda: outlive.django.options(name="send")))
         assert said.startswith("the name of a task of Django is the path of its function: leave name out")
+        said = str(raised(ConfigError, lambda: outlive.django.options(dedupe_key=5)))  # type: ignore[call-arg]
+        assert "declare the task with @app.task of outlive.django.app(), and write task.using(dedupe_key=…)" in said
 
     def test_options_in_the_wrong_place_are_refused(self) -> None:
         swapped = raised(TypeError, lambda: outlive.django.options(max_attempts=3)(tasks.add))

@@ -54,7 +54,7 @@ def test_the_project_of_the_page_confirms_an_order_that_comes_through_http(empty
 
 def test_the_code_on_the_page_is_that_of_the_project():
     shown = [block.text for block in pages.blocks_of(PAGE) if block.kind == "python"]
-    assert len(shown) == 5
+    assert len(shown) == 7
     for text in shown:
         name, _, code = text.partition("\n")
         assert code in (PROJECT / name.removeprefix("# ")).read_text(), name

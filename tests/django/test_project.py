@@ -18,7 +18,7 @@ from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 SUITE = ("shop", "tests.django.suite", "tests.django.shared", "tests.django.native")
-PASSED = re.compile(r"\nRan 55 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 59 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -185,6 +185,27 @@ def test_schedules_that_can_not_work_are_refused_by_check_and_by_a_worker(empty_
     assert manage("migrate") == (0, "")
     code, said = manage("outlive_worker", "--noreload")
     assert (code, refused in said, "Traceback" in said) == (3, True, False), said
+
+
+STRAY = """
+
+shop = outlive.App()
+
+
+@shop.task
+def lost() -> None: ...
+"""
+
+
+def test_a_task_that_no_worker_of_the_project_runs_is_found_by_check(empty_database_url, tmp_path):
+    folder = shutil.copytree(PROJECT, tmp_path / "shop")
+    with (folder / "shop" / "tasks.py").open("a") as code:
+        code.write(STRAY)
+    command: list[str | Path] = [sys.executable, folder / "manage.py", "check"]
+    environ = {**os.environ, **environment(empty_database_url)}
+    said = subprocess.run(command, cwd=folder, env=environ, text=True, capture_output=True, check=True).stderr
+    assert "(outlive.W003) shop.tasks.lost is a task of an outlive.App of its own, which no worker of" in said, said
+    assert "1 issue" in said, said
 
 
 def test_an_address_that_is_not_djangos_is_found_by_check(empty_database_url):

@@ -19,3 +19,18 @@ def confirm(context: TaskContext, number: int) -> dict[str, int]:
     order.confirmed_by = context.task_result.id
     order.save()
     return {"order": number, "attempt": context.attempt}
+
+
+app = outlive.django.app()
+
+
+@app.task(timeout="1m")
+def weigh(number: int) -> int:
+    """The weight of an order in grams."""
+    return 40 * len(Order.objects.get(pk=number).email)
+
+
+@app.task
+def label(grams: int, number: int) -> str:
+    """What is printed on the parcel."""
+    return f"order {number}, {grams} g"

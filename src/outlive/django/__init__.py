@@ -33,6 +33,7 @@ def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]
     def send(order: int) -> None: ...
     """
     from outlive.client.declaring import OPTIONS
+    from outlive.client.options import JobOptions
 
     if functions:
         raise TypeError("write @outlive.django.options(…), with what it sets, below @task")
@@ -42,6 +43,12 @@ def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]
         raise errors.ConfigError(
             "the name of a task of Django is the path of its function: leave name out, and if the function has moved, "
             "give its former path with was=…"
+        )
+    if of_jobs := given.keys() & JobOptions.__annotations__.keys() - OPTIONS.keys():
+        raise errors.ConfigError(
+            f"{min(of_jobs)} is an option of one job, and Django's API has none of these: declare the task with "
+            f"@app.task of outlive.django.app(), and write task.using({min(of_jobs)}=…).enqueue(…) "
+            "(docs/how-to/django.md)"
         )
     allowed = {name: check for name, check in OPTIONS.items() if name not in ("queue", "name")}
     validation.known("@outlive.django.options", "option", given, allowed)

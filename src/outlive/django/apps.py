@@ -69,7 +69,8 @@ def _check_tasks(**_: Any) -> list[checks.CheckMessage]:
     if sys.argv[1:2] != ["check"]:
         return []
     usable = [one for one in backends().values() if not [*one.check()]]
-    return [*check_address(usable), *(wrong for one in usable for wrong in discovery.problems(one))]
+    found = [wrong for one in usable for wrong in discovery.problems(one)]
+    return [*check_address(usable), *found, *discovery.strays()]
 
 
 def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:

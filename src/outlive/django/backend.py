@@ -29,6 +29,7 @@ from outlive.django.home import HomedBackend
 from outlive.django.priorities import outlive_priority
 from outlive.django.registry import register
 from outlive.django.schema import in_django
+from outlive.references import Reference
 
 
 class OutliveBackend(HomedBackend):
@@ -115,7 +116,12 @@ def _plain(task: Task, name: str, value: Any) -> Any:
     try:
         return normalize_json(value)
     except (TypeError, ValueError) as error:
-        advice = "pass its primary key" if isinstance(value, Model) else "pass numbers, text, lists or dicts of them"
+        advice = "pass numbers, text, lists or dicts of them"
+        if isinstance(value, Model):
+            advice = "pass its primary key"
+        if isinstance(value, Reference):
+            error.args = ("the result of another job",)
+            advice = "only tasks of outlive.django.app() take that: declare it with @app.task (docs/how-to/django.md)"
         text = f"{task.module_path} can't be enqueued: argument {name} is not JSON ({error}): {advice}"
         raise type(error)(text) from None
 

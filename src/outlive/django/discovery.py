@@ -12,6 +12,8 @@ from django.core import checks
 from django.utils.module_loading import autodiscover_modules
 
 from outlive import importing
+from outlive.client import redirection
+from outlive.client.app import App
 from outlive.django import SCHEDULES
 from outlive.django.api import Task
 from outlive.django.backend import OutliveBackend, backends, fitted
@@ -71,3 +73,16 @@ def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:
             Timetable(schedule)
         except ConfigError as error:
             yield checks.Error(str(error), id="outlive.E008")
+
+
+def strays() -> list[checks.CheckMessage]:
+    """Tasks of apps that are not Django's: `manage.py outlive_worker` does not run them. `problems` imports them."""
+    tasks = [next(iter(app.tasks)) for app in redirection.apps() if type(app) is App and app.tasks]
+    return [
+        checks.Warning(
+            f"{task} is a task of an outlive.App of its own, which no worker of manage.py outlive_worker runs.",
+            hint="Make the app with outlive.django.app(): its jobs are in the database of TASKS, in tests too.",
+            id="outlive.W003",
+        )
+        for task in tasks
+    ]
