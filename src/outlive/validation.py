@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
+from datetime import datetime, time, timedelta, tzinfo
 from typing import TypeVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from outlive.errors import ConfigError
 
 T = TypeVar("T")
 Duration = float | str | timedelta
+Moment = Duration | datetime
 MAX_COUNT = 30000  # The highest count that can be set: the database stores counts as small integers.
 MAX_S = 1e10  # The longest duration, a little over 300 years: the database can subtract it from any time.
 
@@ -60,17 +61,22 @@ def hinting(what: str) -> Callable[[object, str], object]:
 
 def seconds(name: str, value: object) -> float:
     """A duration: 600, 600.0, "600", "10m", "1h30m" or a timedelta."""
-    if isinstance(value, timedelta):
-        result: float | None = value.total_seconds()
-    elif isinstance(value, str):
-        result = _parse_duration(value.strip())
-    else:
-        result = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if result is None or not result >= 0:  # NaN is neither.
-        raise refused(name, value, "a duration: seconds, or a text like '90s', '10m', '1h30m' or '7d'")
-    if result > MAX_S:
-        raise refused(name, value, f"a duration of at most 300 years ({MAX_S:.0f} seconds)")
-    return result
+    return _seconds(name, value, "a duration: seconds, or a text like '90s', '10m', '1h30m' or '7d'")
+
+
+def moment(name: str, value: object, *, zone: tzinfo | None = None, now: datetime | None = None) -> datetime | float:
+    """A moment, or how many seconds ago it was: a datetime with a time zone, "2026-11-19T14:05Z", or a duration.
+
+    Where people read times in a zone (None: that of this machine), `now` is the time there. A text may then leave out
+    its zone, as "2026-11-19T14:05", and its day: "14:05" is today's, or yesterday's if that lies in the future.
+    """
+    at = value
+    if isinstance(value, str) and re.search("[:-]", value):  # No duration has one of these.
+        at = _parse_moment(value.strip(), zone, now)
+    if isinstance(at, datetime) and at.tzinfo and 1900 <= at.year <= 9000:  # Python can tell it in any zone.
+        return at
+    example = "14:05 or 2026-11-19T14:05" if now else "2026-11-19T14:05Z, or a datetime with a time zone"
+    return _seconds(name, value, f"a duration like 90s, 10m, 1h30m or 7d, or a moment like {example}")
 
 
 def address(name: str, value: object) -> str:
@@ -104,6 +110,40 @@ def interval(name: str, value: object) -> float:
     if not 1 <= result <= 1e9:
         raise refused(name, value, "a duration of at least one second")
     return result
+
+
+def _seconds(name: str, value: object, must_be: str) -> float:
+    if isinstance(value, timedelta):
+        result: float | None = value.total_seconds()
+    elif isinstance(value, str):
+        result = _parse_duration(value.strip())
+    else:
+        result = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if result is None or not result >= 0:  # NaN is neither.
+        raise refused(name, value, must_be)
+    if result > MAX_S:
+        raise refused(name, value, f"a duration of at most 300 years ({MAX_S:.0f} seconds)")
+    return result
+
+
+def _parse_moment(text: str, zone: tzinfo | None, now: datetime | None) -> datetime | None:
+    """A time as ISO 8601 writes it. None: it is malformed, or needs the zone in which people read times."""
+    try:
+        if re.match(r"\d\d:", text):
+            bare = time.fromisoformat(text)
+            if now is None or bare.tzinfo:
+                return None
+            today = datetime.combine(now.date(), bare)
+            at = _placed(today, zone)
+            return at if at <= now else _placed(today - timedelta(days=1), zone)
+        at = datetime.fromisoformat(text)
+        return at if at.tzinfo else None if now is None else _placed(at, zone)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _placed(at: datetime, zone: tzinfo | None) -> datetime:
+    return at.replace(tzinfo=zone).astimezone(zone)  # Without a zone, this is the machine's.
 
 
 def _parse_duration(text: str) -> float | None:

@@ -1,10 +1,14 @@
 """The commands retry, repeat, cancel, release and prune: by id and by filter, without changing other jobs."""
 
-from datetime import UTC, datetime
-from uuid import uuid4
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
 
 from outlive import store
 from outlive.states import Outcome, State, legal
+from tests.driving.making import Queue
 
 
 def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli, queue):
@@ -77,6 +81,42 @@ def test_jobs_are_found_by_how_long_they_have_been_in_their_state(cli, queue):
     assert [one["task"] for one in cli("jobs", "--older-than", "10m", "--json").json] == ["old"]
     assert cli("cancel", "--all", "--yes", "--older-than", "10m").code == 0
     assert [queue.state_of(old), queue.count("waiting")] == ["cancelled", 1]
+
+
+def fail_ago(queue: Queue, minutes: float) -> UUID:
+    """A job that failed so long ago."""
+    queue.set_now(queue.value("select clock_timestamp()") - timedelta(minutes=minutes))
+    job = queue.make_finished(Outcome.FAILED)
+    queue.let_time_pass()
+    return job
+
+
+def at(queue: Queue, form: str, *, minutes_ago: float) -> str:
+    """A time as people here write it."""
+    then: datetime = queue.value("select clock_timestamp()") - timedelta(minutes=minutes_ago)
+    return then.astimezone().strftime(form)
+
+
+@pytest.mark.parametrize("form", ["%H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S%z"])
+def test_the_jobs_that_failed_between_two_times_are_retried(cli, queue, form):
+    before, between, after = (fail_ago(queue, minutes) for minutes in (9, 6, 3))
+    since, until = at(queue, form, minutes_ago=8), at(queue, form, minutes_ago=4)
+    assert cli("retry", "--all", "--yes", "--since", since, "--older-than", until).out == "1 job retried\n"
+    assert [queue.state_of(job) for job in (before, between, after)] == ["failed", "pending", "failed"]
+
+
+def test_what_is_announced_for_a_filter_by_time_is_what_is_done_later(cli, queue):
+    meant = fail_ago(queue, 5)
+    asked = cli("retry", "--all", "--since", "15m")
+    window = re.search(r"retry 1 job \((--since \S+ --older-than \S+)\): this is not a terminal", asked.err)
+    assert window, asked.err
+    later = fail_ago(queue, -1)
+    assert cli("retry", "--all", "--yes", *window[1].split()).out == "1 job retried\n"
+    assert [queue.state_of(job) for job in (meant, later)] == ["pending", "failed"]
+    kept = queue.value("select what from outlive.audit")
+    times = [datetime.fromisoformat(kept[name]) for name in ("since", "before")]
+    assert times == [datetime.fromisoformat(word) for word in window[1].split()[1::2]]
+    assert times[0].astimezone().strftime("since %Y-%m-%d %H:%M:%S") in cli("audit").out
 
 
 def test_nothing_is_changed_by_a_filter_without_all(cli, queue):

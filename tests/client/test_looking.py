@@ -1,6 +1,7 @@
 """Programs list jobs by the same filter as the commands."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,6 +9,8 @@ import outlive
 from outlive import State
 from outlive.states import Outcome
 from tests.client.example import add, fetch
+
+EARLIER = datetime.now(UTC) - timedelta(hours=1)
 
 
 def test_jobs_are_listed_by_state_task_queue_and_text_the_newest_first(app, queue):
@@ -22,6 +25,8 @@ def test_jobs_are_listed_by_state_task_queue_and_text_the_newest_first(app, queu
         ({"text": "price"}, [failed.id]),
         ({"state": "failed", "since": "1h"}, [failed.id]),
         ({"older_than": "1h"}, []),
+        ({"state": "failed", "since": EARLIER}, [failed.id]),
+        ({"older_than": EARLIER.isoformat()}, []),
     ):
         found = app.jobs(**which)
         assert [one.id for one in found] == ids, which
@@ -36,6 +41,8 @@ def test_jobs_are_listed_by_state_task_queue_and_text_the_newest_first(app, queu
         ({"status": "failed"}, "app.jobs has the unknown option status; did you mean state?"),
         ({"state": "broken"}, "state is 'broken': it must be pending"),
         ({"since": "soon"}, "since is 'soon': it must be a duration"),
+        ({"since": "14:05"}, "since is '14:05': it must be a duration like .* or a datetime with a time zone"),
+        ({"since": EARLIER.replace(tzinfo=None)}, "since is datetime.*: it must be a duration"),
         ({"limit": 0}, "limit is 0: it must be a whole number from 1 to 10000"),
         ({"batch": "7"}, "batch is '7': it must be a UUID"),
     ],

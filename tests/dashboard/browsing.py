@@ -30,9 +30,11 @@ def served(url: str, *options: str) -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Browser, address: str) -> Iterator[Page]:
-    """A page, before a login. What the browser complains about fails the test, except that a login is asked for."""
-    with browser.new_context(base_url=address) as context:
+def opened(browser: Browser, address: str, *, zone: str | None = None) -> Iterator[Page]:
+    """A page in a time zone, before a login. What the browser complains about fails the test, except that a login is
+    asked for.
+    """
+    with browser.new_context(base_url=address, timezone_id=zone) as context:
         page = context.new_page()
         page.set_default_timeout(15_000)
         complaints: list[str] = []

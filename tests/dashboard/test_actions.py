@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -33,9 +34,23 @@ def test_a_question_names_the_number_of_jobs(dashboard, queue):
     shown = words(dashboard.get(f"/confirm?action=prune&id={jobs[0]}"))
     assert all(part in shown for part in ("Delete 1 job?", "The attempts", f"Job {jobs[0]}", "Task import"))
     shown = words(dashboard.get("/confirm?action=retry_all&task=import&since=2h&state=failed"))
-    assert all(part in shown for part in ("A job runs again", "State failed", "Task import", "Since 2 h ago"))
+    assert all(part in shown for part in ("A job runs again", "State failed", "Task import", "Since 20", "Before 20"))
     assert dashboard.get("/confirm?action=prune_all&task=import").status_code == 400
     assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
+
+
+def test_the_answer_acts_on_the_times_that_the_question_names(dashboard, queue):
+    meant = queue.make_finished(Outcome.FAILED)
+    asked = dashboard.get("/confirm?action=retry_all&since=15m&zone=Europe%2FBerlin").text
+    answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', asked))
+    since, before = (datetime.fromisoformat(answer[name]) for name in ("since", "before"))
+    assert timedelta(minutes=15) <= before - since <= timedelta(minutes=15, seconds=2)
+    queue.set_now(before)
+    later = queue.make_finished(Outcome.FAILED)
+    assert act(dashboard.operator, "retry_all", since=answer["since"], before=answer["before"]) == "1 job retried"
+    assert [queue.state_of(job) for job in (meant, later)] == ["pending", "failed"]
+    assert queue.value("select what->>'since' from outlive.audit") == answer["since"]
+    assert since.strftime("%Y-%m-%d %H:%M:%S UTC") in words(dashboard.get("/audit"))
 
 
 def test_a_question_lists_the_first_ten_jobs(dashboard, queue):

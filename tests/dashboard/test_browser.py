@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -174,6 +175,20 @@ def test_an_operator_acts_on_one_job_on_selected_ones_and_on_all_that_match(page
         assert states_of(queue, jobs) == 6 * [after]
         assert last_audit(queue) == (verb, 3, {"states": [before], "task": f"to_{verb}"})
         assert queue.state_of(spared) == before
+
+
+def test_a_filter_by_time_means_the_zone_in_which_the_page_shows_times(browser, address, queue):
+    hour_ago = queue.value("select clock_timestamp() - interval '1 hour'").astimezone(ZoneInfo("Asia/Tokyo"))
+    with opened(browser, address, zone="Asia/Tokyo") as page:
+        page.goto(f"/jobs?token={OPERATOR}&since=1h")
+        expect(page.locator("#zone")).to_contain_text("Asia/Tokyo")
+        since = page.get_by_label("Since")
+        for written, zone in ((f"{hour_ago:%H:%M}", "Asia/Tokyo"), ("2h", "")):
+            since.fill(written)
+            page.get_by_role("button", name="Filter", exact=True).click()
+            expect(since).to_have_value(written)
+            expect(page.locator("form.filter [name=zone]")).to_have_value(zone)
+            expect(page.locator("#live_jobs tbody tr").first).to_be_attached()
 
 
 def test_back_after_an_action_leads_to_its_list_and_not_to_the_question(page, queue):

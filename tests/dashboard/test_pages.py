@@ -258,12 +258,14 @@ def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):
     for query, told in (
         ("since=yesterday", "it must be a duration"),
         ("before=x", "it must be a duration"),
+        ("since=25:05", "it must be a duration"),
+        ("since=14:05&zone=Mars", "the time zone &#39;Mars&#39; is not known here"),
         ("batch=x", "is not the id of a batch"),
     ):
         answer = dashboard.get(f"/jobs?task=import&{query}")
         assert answer.status_code == 400
         assert told in answer.text
-        assert f'value="{query.split("=")[1]}"' in answer.text
+        assert f'value="{query.split("=")[-1]}"' in answer.text
         assert 'value="import"' in answer.text
 
 

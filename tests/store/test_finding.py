@@ -18,7 +18,7 @@ from outlive.operations.selection import Count
 from outlive.states import Outcome, State
 from outlive.store import JobFilter
 from tests.driving.databases import new_database
-from tests.driving.making import WORKER, Queue, make, make_finished, make_quarantined, make_suspended
+from tests.driving.making import NOON, WORKER, Queue, make, make_finished, make_quarantined, make_suspended
 from tests.store.noon import database_url, fresh_at_noon  # noqa: F401
 
 ALL = [*range(len(State))]
@@ -84,6 +84,10 @@ def jobs(queue: Queue) -> list[Any]:
         ({"worker": str(WORKER), "states": (State.RUNNING,)}, [2]),
         ({"worker": "crawler-1", "since_s": 270.0}, [6]),
         ({"worker": "crawler-1", "since_s": 500.0, "older_s": 270.0}, [5, 4, 2]),
+        (
+            {"worker": "crawler-1", "since": NOON + timedelta(seconds=100), "before": NOON + timedelta(seconds=330)},
+            [5, 4, 2],
+        ),
         ({"since_s": 270.0}, [8, 7, 6]),
         ({"since_s": 270.0, "states": (State.FAILED,)}, [6]),
         ({"since_s": 430.0, "states": (State.BLOCKED, State.CANCELLED)}, [7, 3]),

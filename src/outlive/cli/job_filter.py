@@ -10,11 +10,11 @@ from uuid import UUID
 import msgspec
 import typer
 
-from outlive import config, migrate, store, validation
+from outlive import config, migrate, store
 from outlive.cli.command import CommandContext
 from outlive.errors import GONE, BadArguments, BatchNotFound, JobNotFound
 from outlive.humanize import few, plain
-from outlive.operations.selection import TEXTS
+from outlive.operations.selection import TEXTS, times
 from outlive.states import State
 from outlive.store import JobFilter
 
@@ -58,8 +58,10 @@ class Filter(msgspec.Struct, frozen=True):
     source: Annotated[str | None, _only("of this source.", SOURCES)] = None
     worker: Annotated[str | None, _only("that this worker runs or has run.", WORKERS)] = None
     batch: Annotated[str | None, _only("of this batch.")] = None
-    since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h.")] = None
-    older_than: Annotated[str | None, _only("that have been in their state for this long, e.g. 30d.")] = None
+    since: Annotated[str | None, _only("that came into their state within this time, e.g. 2h, or since 14:05.")] = None
+    older_than: Annotated[
+        str | None, _only("that have been in their state for this long, e.g. 30d, or since before 14:07.")
+    ] = None
     text: Annotated[str | None, _only("with this text in task, error or arguments. Blanks don't count.")] = None
 
     def __bool__(self) -> bool:
@@ -69,8 +71,7 @@ class Filter(msgspec.Struct, frozen=True):
         return JobFilter(
             states=tuple(dict.fromkeys(self.state or ())),
             batch=None if self.batch is None else found_id(context, "batch", self.batch),
-            since_s=validation.optional(validation.seconds)("--since", self.since),
-            older_s=validation.optional(validation.seconds)("--older-than", self.older_than),
+            **context.do(times({"--since": self.since, "--older-than": self.older_than})),
             **{name: getattr(self, name) or None for name in TEXTS},
         )
 

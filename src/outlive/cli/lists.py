@@ -193,8 +193,8 @@ def _as_csv(rows: Rows) -> str:
 
 def _what(row: Row) -> Text:
     """The ids, the filter or the name, in a few words."""
-    chosen = msgspec.json.decode(row["what"]).items()
-    return text("; ".join(" ".join(selection.in_words(key, value)) for key, value in chosen))
+    chosen = (selection.in_words(key, value) for key, value in msgspec.json.decode(row["what"]).items())
+    return text("; ".join(f"{name} {moment(said) if isinstance(said, datetime) else said}" for name, said in chosen))
 
 
 AUDIT = (

@@ -93,13 +93,13 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
     tally = Tally(verb, keeps_all=json)
     jobs: JobFilter | list[UUID]
     if isinstance(chosen, JobFilter):
-        jobs = verb.narrowed(chosen)
+        jobs = context.do(selection.fixed(verb.narrowed(chosen)))
         count = context.do(selection.count(jobs))
         if not count.jobs:
             if unknown := job_filter.unknown_name(context, jobs):
                 raise ConfigError(unknown)
             return tally
-        confirm(f"{verb.name} {count}", yes=yes)
+        confirm(f"{verb.name} {count}{_window(jobs)}", yes=yes)
         total = None if count.more or count.estimated else count.jobs
     else:
         jobs = list(dict.fromkeys(found_id(context, "job", digits) for digits in chosen))
@@ -107,6 +107,13 @@ def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, 
     with screen.progress(verb.name, total) as advance, _interruptible() as interrupted:
         context.do(verbs.act(tally, jobs, operator(), stop=lambda done: advance(done) or interrupted()))
     return tally
+
+
+def _window(jobs: JobFilter) -> str:
+    """The times of a filter as options, which mean the same jobs when they are given later."""
+    ends = (("--since", jobs.since), ("--older-than", jobs.before))
+    words = " ".join(f"{option} {at.astimezone().isoformat()}" for option, at in ends if at)
+    return f" ({words})" if words else ""
 
 
 @contextmanager

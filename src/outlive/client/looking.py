@@ -33,10 +33,10 @@ class JobFilters(TypedDict, total=False):
     """Only jobs that the worker of this name or id runs, or has run."""
     batch: UUID | None
     """Only jobs of this batch."""
-    since: validation.Duration | None
-    """Only jobs that came into their state within this time."""
-    older_than: validation.Duration | None
-    """Only jobs that have been in their state for this long."""
+    since: validation.Moment | None
+    """Only jobs that came into their state within this time, or since this moment, which has a time zone."""
+    older_than: validation.Moment | None
+    """Only jobs that have been in their state for this long, or since before this moment."""
     text: str | None
     """Only jobs with this text in the task, the arguments or an error, whatever its case."""
 
@@ -123,7 +123,7 @@ def first_jobs(given: JobFilters, limit: int) -> Generator[Statement[Any], Any, 
 def _parsed(given: JobFilters) -> store.JobFilter:
     validation.known("app.jobs", "option", given, JobFilters.__annotations__)
     state, batch = given.get("state") or (), given.get("batch")
-    name, duration = validation.optional(validation.identifier), validation.optional(validation.seconds)
+    name, moment = validation.optional(validation.identifier), validation.optional(validation.moment)
     return store.JobFilter(
         states=tuple(
             State(validation.choice("state", one, *State)) for one in ([state] if isinstance(state, str) else state)
@@ -133,9 +133,8 @@ def _parsed(given: JobFilters) -> store.JobFilter:
         source=name("source", given.get("source")),
         worker=name("worker", given.get("worker")),
         batch=None if batch is None else validation.uuid("batch", batch),
-        since_s=duration("since", given.get("since")),
-        older_s=duration("older_than", given.get("older_than")),
         text=validation.optional(validation.text)("text", given.get("text")),
+        **store.times(moment("since", given.get("since")), moment("older_than", given.get("older_than"))),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, tzinfo
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
-from outlive import validation
 from outlive.errors import BadArguments, ConfigError
-from outlive.operations.selection import TEXTS
+from outlive.operations import Steps
+from outlive.operations.selection import TEXTS, times
 from outlive.states import State
 from outlive.store import JobFilter
 
-FIELDS = (*TEXTS, "state", "batch", "since", "before")
+FIELDS = (*TEXTS, "state", "batch", "since", "before", "zone")
+"""`zone`: that in which the browser shows times, if the filter has any."""
 MAX_IDS = 1000
 MAX_VALUE = 500
 
@@ -25,7 +28,7 @@ class BadField(BadArguments):
         self.field = field
 
 
-def filter_of(fields: Mapping[str, str]) -> JobFilter:
+def filter_of(fields: Mapping[str, str]) -> Steps[JobFilter]:
     given = {key: fields.get(key, "").replace("\0", "").strip()[:MAX_VALUE] or None for key in FIELDS}
     state, batch = given["state"], given["batch"]
     states = list(filter(None, (state or "").split(",")))
@@ -36,16 +39,22 @@ def filter_of(fields: Mapping[str, str]) -> JobFilter:
         batch_id = None if batch is None else UUID(batch)
     except ValueError:
         raise BadField("batch", f"{batch!r} is not the id of a batch") from None
-    since_s, older_s = (_seconds(key, given[key]) for key in ("since", "before"))
-    texts: dict[str, Any] = {key: given[key] for key in TEXTS}
-    return JobFilter(states=tuple(map(State, states)), batch=batch_id, since_s=since_s, older_s=older_s, **texts)
-
-
-def _seconds(field: str, given: str | None) -> float | None:
+    parts: dict[str, Any] = {key: given[key] for key in TEXTS}
     try:
-        return validation.optional(validation.seconds)(field, given)
+        parts |= yield from times({key: given[key] for key in ("since", "before")}, _zone(given["zone"]))
     except ConfigError as error:
-        raise BadField(field, str(error)) from None
+        raise BadField(str(error).partition(" ")[0], str(error)) from None
+    return JobFilter(states=tuple(map(State, states)), batch=batch_id, **parts)
+
+
+def _zone(name: str | None) -> tzinfo:
+    """The zone of the browser; UTC without its script, or if this machine does not know it."""
+    if name is None or name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError):  # There is none of this name, or this is no name.
+        raise BadField("since", f"the time zone {name!r:.100} is not known here: add it to the time") from None
 
 
 def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:

@@ -39,7 +39,7 @@ ORDERS = {
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     wrong: dict[str, str] = {}
     try:
-        wanted = filter_of(dict(visit.query))
+        wanted = await site.database.do(filter_of(dict(visit.query)))
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
     run, sort, past = site.database.run, visit.get("sort"), visit.get("past")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -152,7 +153,7 @@ async def audit(site: Site, visit: Visit) -> Mapping[str, Any]:
     return {"title": "Audit", "rows": rows[:AUDITED], "past": rows[AUDITED - 1]["id"] if len(rows) > AUDITED else None}
 
 
-def _chosen(what: Mapping[str, Any], at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+def _chosen(what: Mapping[str, Any], at: Links) -> Iterator[tuple[str, str | datetime, list[tuple[str, str]]]]:
     """What it was done to: labels, words, and links to jobs and batches."""
     for key, value in what.items():
         label, words = in_words(key, value)
@@ -160,6 +161,6 @@ def _chosen(what: Mapping[str, Any], at: Links) -> Iterator[tuple[str, str, list
             more = f"and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
             yield "", more, [(str(id), at("jobs", id)) for id in value[:SHOWN_IDS]]
         elif key == "batch":
-            yield label.capitalize(), "", [(words, at("batches", words))]
+            yield label.capitalize(), "", [(value, at("batches", value))]
         else:
             yield label.capitalize(), words, []

@@ -38,7 +38,9 @@ def when(moment: datetime | None, form: str = "ago") -> Markup:
 
 
 def line(text: object, most: int = LONGEST_LINE) -> Markup:
-    """Text of a job on one line."""
+    """Text of a job on one line, or a time."""
+    if isinstance(text, datetime):
+        return when(text, "local")
     whole = "" if text is None else str(text)
     words = humanize.plain(humanize.one_line(whole[: most * 4]))
     shown = words if len(words) <= most and len(whole) <= most * 4 else words[:most] + "…"

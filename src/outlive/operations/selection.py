@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
 
 import msgspec
 
-from outlive import store
+from outlive import store, validation
 from outlive.humanize import EXACT, duration, few, number
 from outlive.operations import Steps
 from outlive.store import Found, JobFilter
@@ -24,8 +26,39 @@ _DIGITS = re.compile(r"[0-9a-f]{4,32}")
 _LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text": "with the text", "ids": "jobs"}
 
 
-def in_words(key: str, value: object) -> tuple[str, str]:
+def times(given: Mapping[str, str | None], zone: tzinfo | None = None) -> Steps[dict[str, Any]]:
+    """The parts of a filter by time, from what people wrote: since when, and before when. `zone` is that in which they
+    read times; None: this machine's.
+    """
+    if all(one is None for one in given.values()):
+        return {}
+    now = datetime.fromtimestamp((yield store.clock()), UTC).astimezone(zone)
+    check = validation.optional(functools.partial(validation.moment, zone=zone, now=now))
+    return store.times(*(check(name, one) for name, one in given.items()))
+
+
+def fixed(wanted: JobFilter) -> Steps[JobFilter]:
+    """The filter with moments, to the second, in place of durations: it means the same jobs at any later time.
+
+    One that says only since when ends now.
+    """
+    if not wanted.by_time:
+        return wanted
+    now = datetime.fromtimestamp((yield store.clock()), UTC)
+
+    def ago(time_s: float) -> datetime:
+        return (now - timedelta(seconds=time_s)).replace(microsecond=0)
+
+    since = wanted.since if wanted.since_s is None else ago(wanted.since_s)
+    before = wanted.before if wanted.older_s is None else ago(wanted.older_s)
+    end = before or ago(-1)
+    return msgspec.structs.replace(wanted, since=since, before=end, since_s=None, older_s=None)
+
+
+def in_words(key: str, value: object) -> tuple[str, str | datetime]:
     """A part of a filter, or another choice that the audit has, in words: what it is called, and its value."""
+    if key in ("since", "before") and isinstance(value, str):
+        return key, datetime.fromisoformat(value)
     if key.endswith("_s") and isinstance(value, int | float):
         value = f"{duration(value)}{' ago' if key == 'since_s' else ''}"
     elif isinstance(value, list | tuple):

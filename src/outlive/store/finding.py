@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -39,18 +39,34 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     """Jobs that came into their state within this time: that ended, began, were held or became ready."""
     older_s: float | None = None
     """Jobs that have been in their state for this long."""
+    since: datetime | None = None
+    """Jobs that came into their state at this moment or later."""
+    before: datetime | None = None
+    """Jobs that came into their state before this moment."""
     text: str | None = None
     """Anything in the task, the arguments or an error, whatever its case. No index has it: each job is looked at."""
 
     @property
     def by_lane(self) -> bool:
         """Whether it has no other parts than states, task, queue and source, by which all jobs are counted."""
-        return self.indexed and self.since_s is None and self.older_s is None
+        return self.indexed and not self.by_time
+
+    @property
+    def by_time(self) -> bool:
+        return any(one is not None for one in (self.since_s, self.older_s, self.since, self.before))
 
     @property
     def indexed(self) -> bool:
         """Whether an index has all parts of the filter, so that no job is looked at in vain."""
         return self.text is None and self.batch is None and self.worker is None
+
+
+def times(since: datetime | float | None, before: datetime | float | None) -> dict[str, Any]:
+    """The parts of a filter by time: moments, or how many seconds ago they were."""
+    return {
+        "since" if isinstance(since, datetime) else "since_s": since,
+        "before" if isinstance(before, datetime) else "older_s": before,
+    }
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -107,6 +123,8 @@ def find_jobs(
         batch=wanted.batch,
         since_s=_bounded(wanted.since_s),
         older_s=_bounded(wanted.older_s),
+        since=wanted.since,
+        before=wanted.before,
         text=None if wanted.text is None else wanted.text[:LONGEST_TEXT],
     )
 

@@ -3598,7 +3598,7 @@ end $$;
 create or replace function outlive.find_jobs(
   inout place text, past_at timestamptz, past_id uuid, oldest boolean, look int, most int, counting boolean,
   states text[], of_task text, in_queue text, of_source text, on_worker text, in_batch uuid,
-  since_s double precision, older_s double precision, words text,
+  since_at timestamptz, before_at timestamptz, words text,
   out ids uuid[], out matched bigint, out looked_at bigint, out next_at timestamptz, out next_id uuid)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan as $$
@@ -3616,11 +3616,11 @@ set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan
 declare
   every_state text[] := coalesce(
     states, '{pending,retryable,running,blocked,suspended,quarantined,succeeded,failed,cancelled}');
-  from_at timestamptz := coalesce(outlive.now() - since_s * interval '1 second', '-infinity');
-  until_at timestamptz := coalesce(outlive.now() - older_s * interval '1 second',
-    case when since_s is null then 'infinity' else outlive.now() + interval '1 microsecond' end);
+  from_at timestamptz := coalesce(since_at, '-infinity');
+  until_at timestamptz := coalesce(
+    before_at, case when since_at is null then 'infinity' else outlive.now() + interval '1 microsecond' end);
   every_lane boolean := of_task is null and in_queue is null and of_source is null;
-  every_time boolean := since_s is null and older_s is null;
+  every_time boolean := since_at is null and before_at is null;
   names text[] := array(
     select on_worker union select k.name from outlive.workers k where k.id::text = on_worker);
   finished constant text[] := '{succeeded,failed,cancelled}';

@@ -10,13 +10,14 @@ several, in which the answer to one decides about the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
 from outlive import store
-from outlive.dashboard.actions.questions import Form, NothingToDo, Question, wait_a_moment_for
+from outlive.dashboard.actions.questions import Fact, Form, NothingToDo, Question, wait_a_moment_for
 from outlive.dashboard.job_choice import filter_of, ids_of
 from outlive.humanize import number
 from outlive.operations import By, selection, verbs
@@ -49,17 +50,23 @@ async def act_on_selected(verb: Verb, site: Site, form: Form, by: By) -> None:
 
 
 async def ask_of_matching(verb: Verb, site: Site, form: Form) -> Question:
-    wanted = verb.narrowed(filter_of(form.values))
+    wanted = await _wanted(verb, site, form)
     count = await site.database.do(selection.count(wanted, patience_s=COUNT_S))
     if not count.jobs:
         raise NothingToDo(f"No job that matches can be {verb.past}.", form)
-    parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(wanted).items()]
-    facts = [(label.capitalize(), words) for label, words in parts]
-    return _question(verb, count, facts, await first_of(site, wanted))
+    given = msgspec.to_builtins(wanted)
+    facts = [(label.capitalize(), words) for label, words in (selection.in_words(*part) for part in given.items())]
+    fixed = {key: given[key] for key in ("since", "before") if key in given}
+    return replace(_question(verb, count, facts, await first_of(site, wanted)), fixed=fixed)
 
 
 async def act_on_matching(verb: Verb, site: Site, form: Form, by: By) -> None:
-    await _act(site, verb, verb.narrowed(filter_of(form.values)), by)
+    await _act(site, verb, await _wanted(verb, site, form), by)
+
+
+async def _wanted(verb: Verb, site: Site, form: Form) -> JobFilter:
+    """The jobs that match now. The answer to a question has its moments: it means the same jobs."""
+    return await site.database.do(selection.fixed(verb.narrowed(await site.database.do(filter_of(form.values)))))
 
 
 def facts_of(jobs: Table) -> list[tuple[str, str]]:
@@ -72,7 +79,7 @@ async def first_of(site: Site, wanted: JobFilter) -> Table:
     return await site.database.run(store.list_jobs(found.ids, wanted.states))
 
 
-def _question(verb: Verb, count: Count, facts: Sequence[tuple[str, str]] = (), jobs: Table | None = None) -> Question:
+def _question(verb: Verb, count: Count, facts: Sequence[Fact] = (), jobs: Table | None = None) -> Question:
     return Question(verb.asked(count), verb.note, facts, danger=verb is PRUNE, jobs=jobs or ())
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from outlive.operations import By
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 WAIT_S = 1.5
+Fact = tuple[str, str | datetime]
 
 
 class Form:
@@ -51,14 +53,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the page `/confirm` shows. `jobs` are the first jobs that it concerns, if there are several."""
+    """What the page `/confirm` shows. `jobs` are the first jobs that it concerns, if there are several. `fixed` are
+    values that the answer has in place of those that were asked for: moments for durations.
+    """
 
     words: str
     note: str
-    facts: Sequence[tuple[str, str]] = ()
+    facts: Sequence[Fact] = ()
     danger: bool = False
     fields: Sequence[Field] = ()
     jobs: Sequence[Mapping[str, Any]] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,14 @@ function tellZone() {
   place.textContent = minutes || name !== "UTC" ? `Times are local: ${name}, ${from}.` : "Times are in UTC.";
 }
 
+// The times of a filter are in the zone in which the page shows times.
+const sought = find("form.filter [name=zone]");
+if (sought) sought.form.addEventListener("submit", () => {
+  const timed = sought.form.since.value + sought.form.before.value;
+  sought.value = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  sought.disabled = !/[:-]/.test(timed);
+});
+
 // The tabs: show the current one, and that more follow.
 
 const tabs = find(".top nav");

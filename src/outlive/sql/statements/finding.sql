@@ -5,7 +5,8 @@
 select f.place, f.ids, f.matched, f.looked_at, f.next_at, f.next_id from outlive.find_jobs(
   :place::text, :past_at::timestamptz, :past_id::uuid, :oldest::boolean, :look::int, :limit::int,
   :counting::boolean, :states::text[], :task::text, :queue::text, :source::text, :worker::text, :batch::uuid,
-  :since_s::double precision, :older_s::double precision, :text::text) f;
+  coalesce(:since::timestamptz, outlive.now() - :since_s::double precision * interval '1 second'),
+  coalesce(:before::timestamptz, outlive.now() - :older_s::double precision * interval '1 second'), :text::text) f;
 
 -- name: longest_jobs
 -- Those of some jobs that ran the longest, in the attempt that has finished them or in the one under way.
