@@ -193,7 +193,7 @@ def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path):
 
 
 def test_the_token_that_is_kept_opens_no_dashboard_of_another_database(empty_database_url, tmp_path):
-    kept = kept_token(tmp_path)
+    assert (kept := kept_token(tmp_path)) is not None
     with started() as commands:
         words = ("dashboard", "--listen", "127.0.0.1:0")
         commands.append(own := Cli(empty_database_url).process(*words, OUTLIVE_HOME=str(tmp_path)))
