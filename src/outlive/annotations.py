@@ -1,17 +1,13 @@
 """One annotation: how its values become JSON, how they come back, and which values it refuses.
 
-msgspec encodes and decodes, and pydantic does so for its models, if the app has imported it. An annotation that neither
-of them understands is not used: the value must then be plain JSON (`wire`).
+msgspec encodes and decodes, and pydantic does so for its own types, if the app has imported it (`encoding`). An
+annotation that neither of them understands is not used: the value must then be plain JSON (`wire`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
-import functools
 import inspect
-import operator
 import sys
 import typing
 from collections.abc import Callable, Iterable
@@ -24,7 +20,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from outlive import wire
+from outlive import encoding, wire
+from outlive.encoding import ByPydantic, encode, fields_of, from_json
 from outlive.errors import BadArguments
 
 _EXACTLY: dict[type, Callable[[Any], object]] = {
@@ -45,11 +42,13 @@ class Form(msgspec.Struct, frozen=True):
 
     hint: Any = Any
     type: types.Type | None = None  # None: plain JSON, because the annotation is missing, says nothing or is not used.
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+    decoder: msgspec.json.Decoder[Any] | ByPydantic = msgspec.json.Decoder()
     unused: str = ""  # Why the annotation is not used.
     missing: bool = False  # It is not used because it names something that is not defined, perhaps not yet.
     closely: bool = False  # Values may be equal and yet differ, so they are compared part by part.
-    sort: bool = False  # It has sets of other things than text, which msgspec does not always write in the same order.
+    sort: bool = False
+    """It has sets of other things than text, which msgspec does not always write in the same order; or pydantic writes
+    it."""
     closed: bool = False
     """It has dataclasses or TypedDicts: msgspec ignores keys that they don't have, and these are refused."""
 
@@ -62,8 +61,9 @@ class Form(msgspec.Struct, frozen=True):
                 advice = f" ({self.unused})" if self.unused else _annotating(value, path)
                 raise wire.NotJson(f"{error}{advice}") from None
         try:
-            data = encode(value, sort=self.sort)
-            decoded = self.decoder.decode(data)
+            by = self.decoder
+            data = by.encode(value) if isinstance(by, ByPydantic) else encode(value, sort=self.sort)
+            decoded = by.decode(data)
             changed = None if self.same(value, decoded) else change(value, decoded)
             fault = _described(*changed, path) if changed else None
             if fault is None and wire.NUL in data:
@@ -72,6 +72,8 @@ class Form(msgspec.Struct, frozen=True):
                 return data
         except Exception as error:  # A class of the user's own may raise anything.
             fault = wire.in_words(error, path)
+        if isinstance(self.decoder, ByPydantic):
+            raise wire.NotJson(fault)
         plainer = _wrong_class(value, self.hint, path) or wire.explain(value, path, encodable=_is_encodable)
         raise wire.NotJson(plainer or fault)
 
@@ -113,21 +115,47 @@ def form_of(annotation: object, function: Callable[..., Any], default: object = 
         return PLAIN
     try:
         hint = _resolved(annotation, function)
-        if hint in (Any, object, type(None)):
+        if hint in (Any, object, type(None), typing.NoReturn, typing.Never):
             return PLAIN
         if default is None:
             hint = typing.Optional[hint]  # noqa: UP045  # `|` fails for some of the things that annotations can be.
         if hint in (float, float | None):
             hint = hint | int  # An int stays one: as a float, it could be rounded.
-        info = types.type_info(hint)
-        parts = _parts(info)
-        own = [part.cls for part in parts if isinstance(part, types.CustomType)]
-        if unknown := next((one for one in own if not _is_model(one)), None):
-            return Form(unused=f"its annotation is not used: JSON has no form for {unknown.__name__}")
-        decoder = msgspec.json.Decoder(hint, dec_hook=from_json)
+        of_pydantic = encoding.of_pydantic(hint)
+        if not all(map(encoding.is_model, of_pydantic)) and (form := _by_pydantic(hint)) is not None:
+            return form
+        try:
+            return _by_msgspec(hint)
+        except TypeError:
+            if of_pydantic and (form := _by_pydantic(hint)) is not None:
+                return form
+            raise
     except Exception as error:  # An annotation is the user's code, and may be anything.
-        unused = f"its annotation is not used: {str(error).partition(' - type ')[0]}"
-        return Form(unused=unused, missing=isinstance(error, NameError))
+        reason = str(error).partition("\n")[0].partition(" - type ")[0]
+        return Form(unused=f"its annotation is not used: {reason}", missing=isinstance(error, NameError))
+
+
+def _by_pydantic(hint: Any) -> Form | None:
+    """The form of an annotation that has types of pydantic. None if pydantic does not understand all of it."""
+    try:
+        decoder = ByPydantic(hint)
+    except sys.modules["pydantic"].PydanticUserError:  # It has a Struct of msgspec, for example.
+        return None
+    info: types.Type = types.CustomType(object)
+    closed = False
+    with contextlib.suppress(TypeError):
+        info = types.type_info(hint)
+        closed = _is_closed(_parts(info))
+    return Form(hint, info, decoder, closely=True, sort=True, closed=closed)
+
+
+def _by_msgspec(hint: Any) -> Form:
+    """The form of an annotation that has no types of pydantic, or single models of it."""
+    info = types.type_info(hint)
+    parts = _parts(info)
+    own = [part.cls for part in parts if isinstance(part, types.CustomType)]
+    if unknown := next((one for one in own if not encoding.is_model(one)), None):
+        raise TypeError(f"JSON has no form for {unknown.__name__}")
     has_typed_dicts = any(isinstance(part, types.TypedDictType) for part in parts)
     key_kinds = {type(part.key_type) for part in parts if isinstance(part, types.DictType)}
     if has_typed_dicts and key_kinds <= {types.StrType} and all(isinstance(part, _PLAIN) for part in parts):
@@ -135,11 +163,47 @@ def form_of(annotation: object, function: Callable[..., Any], default: object = 
     return Form(
         hint,
         info,
-        decoder,
+        msgspec.json.Decoder(hint, dec_hook=from_json),
         closely=bool(own) or any(isinstance(part, _CLOSELY) for part in parts),
         sort=any(isinstance(part, _SETS) and not isinstance(part.item_type, types.StrType) for part in parts),
-        closed=has_typed_dicts or any(isinstance(part, types.DataclassType) for part in parts),
+        closed=_is_closed(parts),
     )
+
+
+def _is_closed(parts: list[types.Type]) -> bool:
+    """Whether one is a dataclass or a TypedDict. One of pydantic says itself what becomes of more keys."""
+    return any(
+        isinstance(one, types.DataclassType | types.TypedDictType) and not hasattr(one.cls, "__pydantic_validator__")
+        for one in parts
+    )
+
+
+def encode_alone(value: object, path: str) -> bytes:
+    """The value as JSON for a reader whose annotation is not known: it may be a union, which needs all fields."""
+    data = form_of(type(value), encode_alone).encode(value, path)
+    return encode(encoding.plain(value)) if encoding.is_model(type(value)) else data
+
+
+def without_objects(value: Any) -> object:
+    """The value with JSON in place of each object that has declared fields, for one that is not as annotated. NotJson
+    if a part of it would get lost."""
+    kind: Any = type(value)
+    match value:
+        case list():
+            return [*map(without_objects, value)]
+        case dict():
+            return {key: without_objects(item) for key, item in value.items()}
+        case _ if isinstance(value, tuple) or not fields_of(kind):
+            return value
+    form = form_of(kind, without_objects)
+    try:
+        return wire.decode(form.encode(value, "it"))
+    except wire.NotJson:
+        whole = encoding.plain(value, subclasses=True)
+        found = form.type and change(value, form.decoder.decode(msgspec.json.encode(whole)))
+        if found and (type(found[1]) is type(found[2]) or not isinstance(found[1], type(found[2]))):
+            raise
+        return whole  # It can't be annotated, or a part is of a subclass: that has all of its fields.
 
 
 def _resolved(annotation: object, function: Callable[..., Any]) -> Any:
@@ -169,46 +233,6 @@ def _parts(info: types.Type) -> list[types.Type]:
     return [one for one in found.values() if isinstance(one, types.Type) and getattr(one, "cls", None) is not object]
 
 
-def encode(value: object, *, sort: bool = True) -> bytes:
-    """The value as JSON. Keys and sets are sorted, so that equal values have the same bytes. msgspec sorts by `<`,
-    which is not enough for all sets: with `sort`, they are sorted by their JSON."""
-    if not sort:
-        with contextlib.suppress(TypeError):  # It can't sort keys that are not text, or items that have no `<`.
-            return encode_simple(value)
-    return encode_simple(msgspec.to_builtins(_ordered(value), str_keys=True, enc_hook=_to_json))
-
-
-def _ordered(value: Any) -> Any:
-    """The value with sorted lists in place of its sets. It is the same object if it has none."""
-    match value:
-        case set() | frozenset() if value:
-            return sorted(map(_ordered, value), key=encode)
-        case list() | tuple():
-            items = [*map(_ordered, value)]
-            return value if all(map(operator.is_, items, value)) else items
-        case dict():
-            parts = {key: _ordered(item) for key, item in value.items()}
-            return value if all(map(operator.is_, parts.values(), value.values())) else parts
-    kind: Any = type(value)
-    old = {name: getattr(value, name) for name in _fields(kind) if hasattr(value, name)}
-    new = {name: one for name, part in old.items() if (one := _ordered(part)) is not part}
-    twin = copy.copy(value) if new else value
-    set_field: Any = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
-    for name, one in new.items():
-        set_field(twin, name, one)
-    return twin
-
-
-@functools.lru_cache(maxsize=1000)
-def _fields(kind: Any) -> tuple[str, ...]:
-    """The names of what an object of this class is made of: none unless it is of a class with declared fields."""
-    if issubclass(kind, tuple | msgspec.Struct):
-        return tuple(getattr(kind, "__struct_fields__", getattr(kind, "_fields", ())))
-    if dataclasses.is_dataclass(kind):
-        return tuple(one.name for one in dataclasses.fields(kind))
-    return (*kind.model_fields, "__pydantic_extra__", "__pydantic_private__") if _is_model(kind) else ()
-
-
 def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
     """Where a value differs from what it is decoded to: the path to that part, and the two parts. None if nowhere.
 
@@ -217,13 +241,15 @@ def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
     """
     kind: Any = type(value)
     same = kind is type(decoded)
-    names = _fields(kind)
+    names = fields_of(kind)
     parts: Iterable[tuple[object, Any, Any]] = ()
     match value, decoded:
         case (list(), list()) | (tuple(), tuple()) if len(value) == len(decoded):
             same, parts = True, zip(names or count(), value, decoded, strict=False)
         case (set() | frozenset(), set() | frozenset()) if len(value) == len(decoded):
             same, parts = True, zip(count(), sorted(value, key=encode), sorted(decoded, key=encode), strict=False)
+        case bool(), _:
+            same = value is decoded  # Some types of pydantic take it for a number.
         case dict(), dict() if value.keys() == decoded.keys():
             keys = {key: key for key in decoded}
             same = not any(change(key, keys[key]) for key in value)
@@ -295,41 +321,3 @@ def _refuse_unknown_keys(part: types.Type | None, plain: Any, path: str) -> None
             inner = ((known[name], one, f"{path}.{name}") for name, one in plain.items() if name in known)
     for one in inner:
         _refuse_unknown_keys(*one)
-
-
-# Models of pydantic, version 2. An app that has one has imported pydantic; outlive never does.
-
-
-def _is_model(kind: type) -> bool:
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and hasattr(kind, "model_validate") and issubclass(kind, pydantic.BaseModel)
-
-
-def _to_json(value: Any) -> object:
-    if not _is_model(type(value)):
-        raise TypeError(f"JSON does not have the type {type(value).__name__}")
-    whole, plain = _dumped(value), _dumped(value, exclude_unset=True)
-    with contextlib.suppress(Exception):
-        if plain == whole or _dumped(from_json(type(value), plain)) == whole:
-            return plain  # What is not set stays so: apps read `model_fields_set` to learn what to update.
-    return whole  # A default that was changed in place, or that differs each time.
-
-
-def _dumped(model: Any, **options: bool) -> object:
-    return _ordered(model).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, **options)
-
-
-def from_json(kind: Any, value: object) -> object:
-    """The hook of msgspec for what it does not know: a model, or `object`, which is anything."""
-    if not _is_model(kind):
-        return value
-    try:
-        return kind.model_validate_json(encode_simple(value))  # From JSON, a strict model too takes text for a date.
-    except ValueError as error:
-        found = [(".".join(map(str, one["loc"])), one["msg"]) for one in getattr(error, "errors", list)()]
-        reasons = "; ".join(f"{place}: {reason}" if place else reason for place, reason in found)
-        raise ValueError(reasons or str(error)) from None
-
-
-encode_simple = msgspec.json.Encoder(order="sorted", enc_hook=_to_json).encode
-"""The same as `encode`, and TypeError for values that need more sorting than msgspec does."""

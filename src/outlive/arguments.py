@@ -18,7 +18,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from outlive import references, wire
-from outlive.annotations import Form, encode_simple, form_of, from_json, namespace
+from outlive.annotations import Form, form_of, namespace, without_objects
+from outlive.encoding import encode_simple, from_json
 from outlive.errors import BadArguments
 from outlive.policy import Parameter
 
@@ -198,16 +199,28 @@ class Codec:
         return self._each(Form.decode, self._bound(positional, named))
 
     def encode_result(self, value: object) -> bytes:
-        """The result as JSON, as annotated, or else as plain JSON, because the job has done its work. NotJson says what
-        would change."""
+        """The result as JSON. NotJson says what would change."""
+        return self.kept(value)[0]
+
+    def kept(self, value: object) -> tuple[bytes, str]:
+        """The result as annotated, or else as plain JSON, because the job has done its work, and what is not as
+        annotated. NotJson if something of it would get lost."""
         if value is None:
-            return b"null"  # Most jobs return None, also those that are annotated with something else.
+            return b"null", ""  # Most jobs return None, also those that are annotated with something else.
         try:
-            return self.make().result.encode(value, RESULT)
+            return self.make().result.encode(value, RESULT), ""
         except wire.NotJson as fault:
-            with contextlib.suppress(wire.NotJson):
-                return wire.encode(value, RESULT)
+            with contextlib.suppress(Exception):  # Classes of the user's own may raise anything.
+                return wire.encode(without_objects(value), RESULT), str(fault)
             raise fault from None
+
+    def unused_result(self) -> str:
+        """What to tell before the first job runs if the annotation of the result is not used, or an empty text."""
+        if not (unused := self.make().result.unused):
+            return ""
+        text = self._signature.return_annotation
+        shown = text if isinstance(text, str) else inspect.formatannotation(text)
+        return f"{self._task} returns {shown[:SHOWN_CHARS]}, and {unused}: it comes out as plain JSON"
 
     def decode_result(self, data: bytes) -> object:
         """The result as the annotation says, or as plain JSON if it is something else."""

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from outlive import BadArguments, wire
 from outlive.arguments import Codec
+from outlive.encoding import encode
 
 
 class Colour(enum.Enum):
@@ -208,8 +209,9 @@ def test_a_result_of_any_type_is_refused_or_comes_out_equal_or_as_annotated(valu
             encoded = codec.encode_result(value)
             got = codec.decode_result(encoded)
         if got is not value and not same(got, value) and got != value:
-            assert encoded == wire.encode(value)
-            assert same(got, msgspec.json.decode(encoded, type=annotation))
+            is_kept = isinstance(value, Line)  # The work is done.
+            assert encoded == (encode(value) if is_kept else wire.encode(value))
+            assert same(got, msgspec.json.decode(encoded, type=Any if is_kept else annotation))
 
 
 def test_the_bytes_do_not_depend_on_the_order_of_sets_and_keys():

@@ -15,9 +15,9 @@ LAYERS = [
     {"store", "migrate", "metrics", "telemetry"},
     {"db", "binary", "sql", "embedded", "temporary", "timetable", "caller_connections", "pooling"},
     {
-        *("statement", "search_path", "states", "model", "policy", "errors", "config", "wire", "annotations"),
-        *("arguments", "references", "protocol", "job_gateway", "linux", "validation", "foreign_options", "logs"),
-        *("output", "luggage", "importing", "program", "humanize", "stacks"),
+        *("statement", "search_path", "states", "model", "policy", "errors", "config", "wire"),
+        *("encoding", "annotations", "arguments", "references", "protocol", "job_gateway", "linux", "validation"),
+        *("foreign_options", "logs", "output", "luggage", "importing", "program", "humanize", "stacks"),
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

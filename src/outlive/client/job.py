@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
 from outlive import store, validation, wire
-from outlive.annotations import form_of
+from outlive.annotations import encode_alone
 from outlive.client import results
 from outlive.client.looking import JobInfo, job_info
 from outlive.errors import BadArguments, ConfigError, OutliveError, no_job
@@ -105,7 +105,7 @@ class Job(Generic[R]):
 
     def _signal(self, signal: str, value: object) -> Statement[str]:
         try:
-            encoded = form_of(type(value), Job.send).encode(value, "the value")
+            encoded = encode_alone(value, "the value")
         except wire.NotJson as error:
             raise BadArguments(f"the signal {signal} can't be sent: {error}") from None
         return store.send(self.id, validation.identifier("signal", signal), encoded)
