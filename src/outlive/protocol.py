@@ -229,6 +229,7 @@ class Ready(Frame, tag=9):
     settings: dict[str, Any]  # Those in code.
     sentry: dict[str, str] = {}  # Options of the app's client of Sentry.
     sentry_is_silent: bool = False  # It has a client, but the setting is off.
+    unused_results: list[str] = []  # Of which tasks and steps the annotation is not used, and why.
 
 
 class Broken(Frame, tag=10):

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgspec
 import pydantic
+from pydantic import Field
 
 import outlive
 
@@ -52,6 +53,30 @@ class Person(pydantic.BaseModel):
     name: str = pydantic.Field(alias="fullName")
     born: date
     wealth: Decimal = Decimal(0)
+
+
+class Ok(pydantic.BaseModel):
+    id: int
+
+
+class Kid(Ok):
+    toys: list[str] = []
+
+
+class No(pydantic.BaseModel):
+    reason: str
+
+
+class Denied(pydantic.BaseModel):
+    reason: str
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
 
 
 class Parcel(TypedDict, total=False):
@@ -160,6 +185,58 @@ def pick(one: Picky) -> None: ...
 
 @app.task(max_attempts=5, backoff=0, preload=False)
 def pay_cold(n: int) -> None: ...
+
+
+@app.task
+async def answer(order: pydantic.PositiveInt, pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> Ok | No:
+    return Ok(id=order) if isinstance(pet, Dog) else No(reason="no cats")
+
+
+@app.task
+def give_a_kid() -> Ok:
+    return Kid(id=1, toys=["ball"])
+
+
+@app.task
+def give_a_model():
+    return Ok(id=1)
+
+
+@app.task
+def give_twins() -> No | Denied:
+    return Denied(reason="full")
+
+
+@outlive.step
+def charge() -> Ok | No:
+    return No(reason="no money")
+
+
+@outlive.step
+def charge_loosely():
+    return Ok(id=1)
+
+
+@outlive.step
+def charge_twins() -> No | Denied:
+    return Denied(reason="full")
+
+
+@app.task(max_attempts=2, backoff=0)
+def take_steps() -> list[str]:
+    """What the steps give is the same in the first attempt, which fails, and in the second one, which replays them."""
+    values = [repr(charge()), repr(charge_loosely()), repr(charge_twins())]
+    if (earlier := outlive.current().last_checkpoint) is None:
+        outlive.current().checkpoint(values)
+        raise RuntimeError("again")
+    if earlier != values:
+        raise outlive.Fail(f"{earlier} became {values}")
+    return values
+
+
+@app.task
+def receive_a_pet() -> str:
+    return repr(outlive.current().receive("pet", Annotated[Cat | Dog, Field(discriminator="kind")], timeout=20))
 
 
 @app.task

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import pytest
 
+import outlive
 from outlive.states import Outcome, State
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
 from tests.driving.making import Queue
 from tests.processes import annotated
-from tests.processes.annotated import CASES, HANDING_BACK, MOMENT, ORDER, PERSON, Line, app
+from tests.processes.annotated import CASES, HANDING_BACK, MOMENT, ORDER, PERSON, Cat, Dog, Line, No, Ok, app
 from tests.waiting import eventually
 
 TARGET = "tests.processes.annotated:app"
@@ -88,6 +89,33 @@ def test_a_result_that_is_not_as_annotated_is_kept_if_json_holds_it(start, queue
     job = annotated.give_wrongly.enqueue("tuple")
     assert finished(job) is State.FAILED
     assert [one.error for one in attempts(queue, job)] == ["NotJson: the result: expected Decimal, got tuple"]
+
+
+def test_types_and_constraints_of_pydantic_are_used_for_arguments_results_steps_and_signals(start, queue):
+    start(target=TARGET)
+    paid, refused = annotated.answer.enqueue(7, Dog()), annotated.answer.enqueue(7, Cat())
+    received, stepping = annotated.receive_a_pet.enqueue(), annotated.take_steps.enqueue()
+    received.send("pet", Dog())
+    with pytest.raises(outlive.BadArguments, match="argument order: Input should be greater than 0"):
+        annotated.answer.enqueue(-5, Dog())
+    assert (paid.result(timeout=30), refused.result(timeout=30)) == (Ok(id=7), No(reason="no cats"))
+    assert received.result(timeout=30) == repr(Dog())
+    assert stepping.result(timeout=30) == [repr(No(reason="no money")), "{'id': 1}", "{'reason': 'full'}"]
+    below = queue.make(annotated.answer.name, args=b'{"order": -5, "pet": {"kind": "dog"}}', notify=True)
+    fail_once_by_name(queue, below, "argument order: Input should be greater than 0")
+
+
+def test_a_returned_model_that_is_not_as_annotated_is_kept_and_what_is_not_used_is_said_at_the_start(start, queue):
+    worker = start(target=TARGET).started()
+    why = "its annotation is not used: No and Denied look the same in JSON: it comes out as plain JSON"
+    worker.says(f"{annotated.give_twins.name} returns No | Denied, and {why}")
+    worker.says(f"the step charge_twins returns No | Denied, and {why}")
+    assert worker.log().count("its annotation is not used") == 2
+    kid, model, twin = (one.enqueue() for one in (annotated.give_a_kid, annotated.give_a_model, annotated.give_twins))
+    results = [job.result(timeout=30) for job in (kid, model, twin)]
+    assert results == [Ok(id=1), {"id": 1}, {"reason": "full"}]
+    query = "select result::text from outlive.attempts where job_id = %s"
+    assert queue.value(query, kid.id) == '{"id":1,"toys":["ball"]}'
 
 
 LAST_JOB = "select nullif(last_job, %s) from outlive.schedules where name = 'bill'"

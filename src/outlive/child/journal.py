@@ -221,9 +221,13 @@ class Journal:
     def keep(self, step: Step[..., Any], call: Call, value: object) -> Talk[object]:
         took_s = time.monotonic() - call.began
         try:
-            encoded = step.codec.encode_result(value)
+            encoded, fault = step.codec.kept(value)
         except NotJson as error:  # The step would be taken again, and refused again.
             raise Fail(f"the step {call.name} can't be kept: {error}") from None
+        if fault:  # A replay would get something else than this run.
+            value = step.codec.decode_result(encoded)
+            words = "the step %s gives a %s, now and in a replay, and not what it returned: %s"
+            _warn(words, call.name, type(value).__name__, fault)
         self._bytes += len(encoded)
         self._expect_room(call.name)
         self._forgive(call.name)

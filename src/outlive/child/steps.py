@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from weakref import WeakSet
 
 from outlive import job_gateway, validation
 from outlive.arguments import Codec
@@ -24,6 +25,7 @@ BELOW = " > "  # Stands between the name of a step and that of one that it calls
 RESERVED = frozenset({"sleep", "receive", "gather", "once", CHECKPOINT})
 _MADE = re.compile(rf"{BELOW}|[,:] |#\d+$")
 """What is in the names that the journal makes, or beside them in the evidence of a death: not in what jobs give."""
+DECLARED: WeakSet[Step[..., Any]] = WeakSet()
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,6 +42,7 @@ class Step(Generic[P, R]):
         self.codec = Codec(self.name, function)
         self.label: str | None = None
         functools.update_wrapper(self, function)
+        DECLARED.add(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What was kept under the name of this call, or what the function returns, which is kept then."""

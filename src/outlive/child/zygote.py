@@ -23,7 +23,7 @@ import traceback
 
 from outlive import config as configuration
 from outlive import linux, protocol
-from outlive.child import serving, telemetry
+from outlive.child import serving, steps, telemetry
 from outlive.child.boundary import ProcessStart
 from outlive.child.serving import Inheritance
 from outlive.errors import AppNotFound, BadArguments, ConfigError
@@ -192,7 +192,7 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     oom_score = linux.oom_score_above(serving.OOM_SCORE)  # That of its children.
     linux.prefer_for_oom_kill(linux.oom_score_above(OOM_SCORE))  # Parents inherit it.
     app = serving.import_app(name, log_level)
-    _make_codecs(app)
+    unused = _make_codecs(app)
     if any(task.policy.share > 1 for task in app.tasks.values()):
         from outlive.child import sharing  # noqa: F401  # Children inherit it, with asyncio.
     stack = os.memfd_create("outlive-stack")
@@ -204,7 +204,9 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     serving.install_handlers(stack)
     limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
     silent = telemetry.reports_elsewhere(app)
-    ready = protocol.Ready(_facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry, silent)
+    ready = protocol.Ready(
+        _facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry, silent, unused
+    )
     atexit._clear()  # It ends without these, and what the import has made is all children's: none may remove it.
     gc.collect()
     gc.freeze()
@@ -212,16 +214,20 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     return Inheritance(name, log_level, app.tasks, channel, watchers, start, oom_score), ready
 
 
-def _make_codecs(app: App) -> None:
+def _make_codecs(app: App) -> list[str]:
     """Make what decodes the arguments of each task, before any fork: otherwise each child would make it. Arguments of
-    schedules are checked again, because annotations may name what came later in their module."""
-    for task in app.tasks.values():
-        task.codec.make()
+    schedules are checked again, because annotations may name what came later in their module.
+
+    Returns what is to be said of results whose annotations are not used: later, the work would be done.
+    """
+    unused = {task.codec.unused_result() for task in app.tasks.values()}
+    unused |= {one and f"the step {one}" for one in (step.codec.unused_result() for step in steps.DECLARED)}
     for schedule in app.schedules.values():
         try:
             app.tasks[schedule.task].codec.unpack(schedule.args)
         except BadArguments as error:
             raise AppNotFound(f"the schedule {schedule.name} of {schedule.task} is refused: {error}") from None
+    return sorted(unused - {""})
 
 
 def _facts_of(app: App) -> list[TaskRow]:

@@ -116,6 +116,8 @@ class Zygotes:
             log.warning("the app started threads at import (%s): forked jobs do not have them", names)
         if ready.sentry_is_silent:
             log.warning("the app calls sentry_sdk.init, but failed jobs make no event: set App(sentry=True)")
+        for unused in ready.unused_results:
+            log.warning("%s", unused)
         self._not_imported, self.reload_error = "", None
         self.current = zygote
         zygote.control.listen(partial(self._handle, zygote, None))
