@@ -113,6 +113,7 @@ _RAISE = (
     "raise the limit of connections that it names, or lower the setting `connections` of the workers; "
     "a superuser is not bound by the limit of a role"
 )
+_OF_OWNER = re.compile("must be owner|denied for database")
 _numbers = itertools.count()
 SOON_MS = 100
 
@@ -373,7 +374,9 @@ def missing_right(error: psycopg.Error) -> str | None:
     """What was refused and what to do, if the role lacks a right."""
     if error.sqlstate != _NO_RIGHT:
         return None
-    return f"the database refused: {summary(error)}; the role needs more rights (docs/how-to/secure.md)"
+    said = summary(error)
+    role = "outlive_owner" if _OF_OWNER.search(said) else "outlive_worker (to enqueue, outlive_enqueue is enough)"
+    return f"the database refused: {said}; run this as a member of {role}"
 
 
 @contextmanager

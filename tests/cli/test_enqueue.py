@@ -174,7 +174,10 @@ def test_a_role_that_may_not_enqueue_is_told_so(database_url):
     ran = limited("enqueue", "shop_tasks:app", "fetch", '["x"]')
     assert ran.code == 1
     refused = "the database refused: permission denied for function enqueue_plain"
-    assert ran.err == f"outlive: {refused}; the role needs more rights (docs/how-to/secure.md)\n"
+    assert (
+        ran.err
+        == f"outlive: {refused}; run this as a member of outlive_worker (to enqueue, outlive_enqueue is enough)\n"
+    )
 
 
 @pytest.mark.usefixtures("shop")

@@ -232,7 +232,7 @@ def test_a_worker_whose_role_has_too_few_rights_is_told_so(database_url, start):
     ran = ended(start(make_conninfo(database_url, options="-c role=outlive_enqueue"), "worker", TARGET))
     assert ran.code == 1
     assert "outlive: the database refused: permission denied for " in ran.err
-    assert "; the role needs more rights (docs/how-to/secure.md)\n" in ran.err
+    assert "; run this as a member of outlive_worker" in ran.err
     assert "does not answer" not in ran.err
 
 

@@ -15,11 +15,13 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 import uvicorn
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
@@ -43,24 +45,32 @@ def fetched(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_command_prints_a_link_that_logs_in_and_prints_it_again_while_it_runs(database_url, queue, tmp_path):
-    home = str(tmp_path)
-    (tmp_path / "locks").mkdir()  # As if the embedded server had been here.
+def test_the_command_prints_a_link_that_logs_in(database_url, queue):
     with started() as commands:
-        command = Cli(database_url).process("dashboard", "--listen", "127.0.0.1:0", OUTLIVE_HOME=home)
+        command = Cli(database_url).process("dashboard", "--listen", "127.0.0.1:0")
         commands.append(command)
         assert command.stdout is not None
         link = command.stdout.readline().split()[-1]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{16}", link)
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         assert "Overview" in opener.open(link, timeout=10).read().decode()
-        address = link.partition("?")[0]
-        assert fetched(address + "readyz") == "ok"
-        again = Cli(database_url).process("dashboard", "--listen", address[7:-1], OUTLIVE_HOME=home)
-        commands.append(again)
-        assert f"if yours runs there, its link is {link} ;" in ended(again).err
+        assert fetched(link.partition("?")[0] + "readyz") == "ok"
         command.send_signal(signal.SIGTERM)
         assert ended(command).code == 0
+
+
+def test_with_the_embedded_server_the_link_is_printed_again_while_it_runs(server_url):
+    """The server of the tests is one. `outlive up` gives its address to the dashboard, as here."""
+    home = Path(conninfo_to_dict(server_url)["host"]).parent
+    with started() as commands:
+        first = Cli(server_url).process("dashboard", "--listen", "127.0.0.1:0", OUTLIVE_HOME=str(home))
+        commands.append(first)
+        assert first.stdout is not None
+        link = first.stdout.readline().split()[-1]
+        assert link.endswith(f"?token={kept_token(home)}")
+        again = Cli(server_url).process("dashboard", "--listen", urlsplit(link).netloc, OUTLIVE_HOME=str(home))
+        commands.append(again)
+        assert f"if yours runs there, its link is {link} ;" in ended(again).err
 
 
 @contextmanager
@@ -201,6 +211,16 @@ def test_the_token_that_is_kept_opens_no_dashboard_of_another_database(empty_dat
         link = own.stdout.readline()
     assert "?token=" in link
     assert kept not in link
+
+
+def test_a_dashboard_whose_role_may_not_read_the_jobs_says_so_when_it_starts(database_url):
+    viewer = Cli(make_conninfo(database_url, options="-c role=outlive_viewer"))
+    with started() as commands:
+        commands.append(command := viewer.process("dashboard", "--listen", "127.0.0.1:0"))
+        assert command.stderr is not None
+        said = command.stderr.readline()
+    assert "the dashboard can't show its pages: the database refused: permission denied for view" in said
+    assert "run this as a member of outlive_worker" in said
 
 
 def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url):

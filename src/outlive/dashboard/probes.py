@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -19,6 +21,7 @@ from outlive.migrate import VERSION
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
+_log = logging.getLogger("outlive.dashboard")
 ANOTHER_SCHEMA = "the database does not have the schema of this version"
 
 
@@ -58,12 +61,23 @@ class Probes:
         return PlainTextResponse("ok")
 
     async def _is_ready(self, request: Request) -> Response:
+        trouble = await self.trouble()
+        return PlainTextResponse(trouble or "ok", 503 if trouble else 200)
+
+    async def trouble(self) -> str:
+        """Why the pages can't be shown, also to a role that may read the views alone; empty if they can."""
         try:
-            version = await self._site.database.run(store.schema_version(VERSION))
+            if await self._site.database.run(store.schema_version(VERSION)) != VERSION:
+                return ANOTHER_SCHEMA
+            await self._site.database.run(store.list_attempts(UUID(int=0)))
         except SchemaMismatch:
-            return PlainTextResponse(ANOTHER_SCHEMA, 503)
+            return ANOTHER_SCHEMA
         except MissingRight as error:
-            return PlainTextResponse(str(error), 503)
+            return str(error)
         except OutliveError:
-            return PlainTextResponse(SILENT, 503)
-        return PlainTextResponse("ok") if version == VERSION else PlainTextResponse(ANOTHER_SCHEMA, 503)
+            return SILENT
+        return ""
+
+    async def warn(self) -> None:
+        if trouble := await self.trouble():
+            _log.warning("the dashboard can't show its pages: %s", trouble)

@@ -68,6 +68,7 @@ class Site:
         self.answers = Answers(self.database)
         self.searches = Searches(self.database)
         self.metrics = DatabaseMetrics(self.database.run, self.database.name)
+        self._probes = Probes(self)
         self.templates = Templates()
         self.live = Live(self._fragments)
         self.notices: dict[UUID, str] = {}
@@ -78,7 +79,7 @@ class Site:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/act", self._act, methods=["POST"]),
-            *Probes(self).routes(),
+            *self._probes.routes(),
         ]
         for page in PAGES:
             if page.look is actions.confirm:
@@ -114,8 +115,10 @@ class Site:
         """Read the last hour before the first page asks for it. An app that mounts the dashboard does not do this."""
         await receive()
         self.answers.start()
+        warning = asyncio.create_task(self._probes.warn())
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        warning.cancel()
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
