@@ -44,13 +44,13 @@ def tail(text: str, lines: int) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """A time in the local time zone."""
-    return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """A time in the local time zone, and which that is."""
+    return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def brief(value: datetime | None) -> str:
-    """A time without its year, for tables."""
-    return moment(value)[5:]
+    """A time without its year and its zone, for tables whose header names the zone."""
+    return "" if value is None else value.astimezone().strftime("%m-%d %H:%M:%S")
 
 
 EXACT = 10_000  # Jobs are counted up to this number. Beyond it, a count is estimated.

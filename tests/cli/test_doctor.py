@@ -81,7 +81,7 @@ def test_workers_that_died_lately_and_open_breakers_are_named(cli, queue):
     found = findings(cli)
     life = cli("show", queue.make(source="shop")).out
     assert re.search(
-        r"the breaker of its source shop is open until \d{4}-\d\d-\d\d [\d:]{8}; then one job tries it", life
+        r"the breaker of its source shop is open until \d{4}-\d\d-\d\d [\d:]{8} \S+; then one job tries it", life
     )
     assert "paused" not in life
     assert found["1 worker died in the last day: crawler-1"]["level"] == "advice"

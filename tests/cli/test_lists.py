@@ -2,12 +2,14 @@
 
 import re
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import msgspec
+import pytest
 
 from outlive import store
 from outlive.humanize import figure
-from outlive.model import Ended
+from outlive.model import Ended, Schedule
 from outlive.protocol import KeptStep, Progress
 from outlive.states import Outcome
 from tests.driving.making import KILLED, WORKER, links, new_worker
@@ -269,7 +271,19 @@ def test_a_suspended_job_says_until_when_it_waits_in_the_time_zone_of_its_other_
     local = "select to_char(t at time zone 'Asia/Tokyo', 'YYYY-MM-DD HH24:MI:SS') from outlive.held, unnest("
     there = queue.values(f"{local}array[since, ready_at]) t")
     with cli.process("show", job, TZ="Asia/Tokyo") as shown:
-        assert " held       since {}: waits until {}\n".format(*there) in shown.communicate()[0]
+        assert " held       since {} JST: waits until {} JST\n".format(*there) in shown.communicate()[0]
+
+
+@pytest.mark.parametrize(("zone", "named"), [("Asia/Tokyo", "JST"), ("UTC", "UTC")])
+def test_the_header_of_a_column_of_times_names_their_zone(cli, queue, zone, named):
+    created = queue.value("select created_at from outlive.jobs where id = %s", queue.make())
+    declared = Schedule(name="report", task="work", args=b"{}", cron="0 9 * * *", timezone="UTC")
+    queue.run(store.declare_schedules([declared], "shop:app"))
+    for words, titles in (("jobs", ["created"]), ("schedules", ["next firing", "then"])):
+        with cli.process(words, TZ=zone, COLUMNS="200") as listed:
+            shown = listed.communicate()[0]
+        assert all(f"{title} {named}" in shown.splitlines()[0] for title in titles), shown
+        assert words == "schedules" or f"{created.astimezone(ZoneInfo(zone)):%m-%d %H:%M:%S}" in shown
 
 
 def test_queues_can_be_listed_paused_and_resumed(cli, queue):

@@ -116,7 +116,7 @@ def test_what_is_announced_for_a_filter_by_time_is_what_is_done_later(cli, queue
     kept = queue.value("select what from outlive.audit")
     times = [datetime.fromisoformat(kept[name]) for name in ("since", "before")]
     assert times == [datetime.fromisoformat(word) for word in window[1].split()[1::2]]
-    assert times[0].astimezone().strftime("since %Y-%m-%d %H:%M:%S") in cli("audit").out
+    assert times[0].astimezone().strftime("since %Y-%m-%d %H:%M:%S %Z") in cli("audit").out
 
 
 def test_nothing_is_changed_by_a_filter_without_all(cli, queue):

@@ -12,9 +12,9 @@ import typer
 from outlive import store, wire
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
-from outlive.cli.screen import Column, Listing, Row, Text, of, text
+from outlive.cli.screen import Column, Listing, Row, Text, Times, of, text
 from outlive.errors import ConfigError
-from outlive.humanize import brief, duration, one_line
+from outlive.humanize import duration, one_line
 from outlive.operations import facts, findings, schedule_changes
 from outlive.validation import identifier
 
@@ -33,8 +33,8 @@ def _when(row: Row) -> Text:
     return text(words + (" (changed)" if row["changed"] else ""))
 
 
-def _firing(row: Row, n: int) -> Text:
-    return text("".join(brief(tick) for tick in row["next"][n : n + 1]))
+def _firing(n: int) -> Times:
+    return Times(lambda row: next(iter(row["next"][n:]), None))
 
 
 def _last(row: Row) -> Text:
@@ -52,8 +52,8 @@ SCHEDULES = (
     Column("schedule", of("name"), shrink="fold", narrow=_name_and_task),
     Column("task", of("task"), shrink="fold", wide=True),
     Column("when", _when, shrink="fold"),
-    Column("next firing", lambda row: _firing(row, 0), spare=1),
-    Column("then", lambda row: _firing(row, 1), wide=True),
+    Column("next firing", _firing(0), spare=1),
+    Column("then", _firing(1), wide=True),
     Column("last job", _last, wide=True),
     Column("state", _state, shrink="fold"),
 )

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Union
 
 import msgspec
@@ -148,6 +149,10 @@ class Column(msgspec.Struct, frozen=True):
 
 def fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     """The columns that have room on this screen."""
+    columns = [
+        msgspec.structs.replace(one, title=f"{one.title} {time.strftime('%Z')}") if isinstance(one.cell, Times) else one
+        for one in columns
+    ]
     if (width := console().width) < NARROW:
         kept = [msgspec.structs.replace(one, cell=one.narrow or one.cell) for one in columns if not one.wide]
     else:
@@ -277,8 +282,18 @@ def state(word: object) -> Text:
     return text((word or "", STATE_STYLES.get(str(word), "")))
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The cells of a column of times, whose title gets the name of the local zone."""
+
+    find: Callable[[Row], datetime | None]
+
+    def __call__(self, row: Row) -> Text:
+        return text((brief(self.find(row)), "dim"))
+
+
 def time_of(key: str) -> Cell:
-    return lambda row: text((brief(row[key]), "dim"))
+    return Times(lambda row: row[key])
 
 
 def count_of(key: str, style: str = "bold", *, zero: str = "dim", rough: str = "") -> Cell:

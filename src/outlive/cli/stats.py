@@ -192,7 +192,7 @@ class Pulse:
 
     def draw(self, seen: Seen) -> Drawn:
         lines = [
-            text(("outlive", "bold"), (f"  {seen.at:%H:%M:%S}   q or Ctrl-C ends", "dim")),
+            text(("outlive", "bold"), (f"  {seen.at:%H:%M:%S %Z}   q or Ctrl-C ends", "dim")),
             _states("jobs", seen.counts, [state for state in State if state not in OVER]),
             _states("", seen.counts, [state for state in State if state in OVER]),
             self._rate(),
