@@ -91,6 +91,14 @@ def test_workers_that_died_lately_and_open_breakers_are_named(cli, queue):
     assert not any("died" in one for one in findings(cli))
 
 
+def test_a_connected_worker_whose_heartbeat_is_late_is_named_and_so_is_a_stale_one(cli, queue):
+    queue.register_worker()
+    for age_s, silent in ((31, None), (42, r"4\d(\.\d)? s"), (75, r"7\d(\.\d)? s")):
+        queue.execute("update outlive.workers set last_seen = outlive.now() - %s * interval '1 s'", [age_s])
+        late = "".join(one for one in findings(cli) if "heartbeat" in one)
+        assert re.fullmatch(f"worker crawler-1 has sent no heartbeat for {silent}, and .* 30 s" if silent else "", late)
+
+
 def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli, queue):
     jobs = {"queue default": queue.make(), "source shop": queue.make(queue="slow", source="shop")}
     cli("queues", "pause", "default"), cli("sources", "pause", "shop")

@@ -286,6 +286,14 @@ def test_the_header_of_a_column_of_times_names_their_zone(cli, queue, zone, name
         assert words == "schedules" or f"{created.astimezone(ZoneInfo(zone)):%m-%d %H:%M:%S}" in shown
 
 
+def test_an_active_worker_whose_heartbeat_is_late_shows_how_old_it_is(cli, queue):
+    queue.register_worker()
+    for age_s, shown in ((31, "now"), (42, "connected, 4"), (58, "connected, 5")):
+        queue.execute("update outlive.workers set last_seen = outlive.now() - %s * interval '1 s'", [age_s])
+        line = next(line for line in cli("workers").out.splitlines() if line.startswith("crawler-1"))
+        assert shown in line, line
+
+
 def test_queues_can_be_listed_paused_and_resumed(cli, queue):
     queue.make(queue="slow")
     assert cli("queues", "pause", "slow").err == ""

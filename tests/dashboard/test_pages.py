@@ -247,11 +247,12 @@ def test_a_worker_is_busy_in_its_slots_and_what_it_has_claimed_ahead_is_told_apa
     assert "4 of 4, 6 claimed ahead" in " ".join(Cli(database_url)("workers").out.split())
 
 
-def test_an_active_worker_was_seen_now_and_a_dead_one_when_its_last_heartbeat_came(dashboard, queue):
-    for state in ("active", "dead"):
-        queue.register_worker(new_worker(), name=state, state=state)
-    active, dead = re.findall('data-label="Heartbeat"[^>]*>(.*?)</td>', dashboard.get("/workers").text)
-    assert (active, "<time" in dead) == ("now", True)
+def test_an_active_worker_was_seen_now_and_a_late_or_dead_one_when_its_last_heartbeat_came(dashboard, queue):
+    long_ago = queue.value("select now() - interval '42 s'")
+    for name, state, seen in (("active", "active", None), ("frozen", "active", long_ago), ("lost", "dead", None)):
+        queue.register_worker(new_worker(), name=name, state=state, last_seen=seen)
+    active, late, dead = re.findall('data-label="Heartbeat"[^>]*>(.*?)</td>', dashboard.get("/workers").text)
+    assert (active, "connected, <time" in late, dead.startswith("<time")) == ("now", True, True)
 
 
 def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):

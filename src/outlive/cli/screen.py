@@ -24,6 +24,7 @@ import msgspec
 from outlive import logs
 from outlive.errors import ConfigError
 from outlive.humanize import brief, duration, number, one_line, plain
+from outlive.operations import facts
 
 if TYPE_CHECKING:
     import rich.console
@@ -68,10 +69,13 @@ WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "de
 
 
 def seen(worker: Row) -> str:
-    """When a worker was last seen. An active one holds its lock at this moment: its heartbeats are rarer than that."""
-    if worker["state"] == "active":
+    """When a worker was last seen. An active one holds its lock at this moment: its heartbeats are rarer than that, but
+    a late one shows its age.
+    """
+    connected = worker["state"] == "active"
+    if connected and not facts.late(worker):
         return "now"
-    return f"{duration(max(0.0, worker['time_since_heartbeat_s']))} ago"
+    return f"{'connected, ' if connected else ''}{duration(max(0.0, worker['time_since_heartbeat_s']))} ago"
 
 
 def console() -> rich.console.Console:

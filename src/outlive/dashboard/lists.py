@@ -97,7 +97,14 @@ async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
     for job in running:
         by_worker.setdefault(job["worker"], []).append(job)
     shown = 4 if len(rows) <= FEW else 1
-    return {"title": "Workers", "workers": rows, "running": by_worker, "busy": facts.busy, "shown": shown}
+    return {
+        "title": "Workers",
+        "workers": rows,
+        "running": by_worker,
+        "busy": facts.busy,
+        "late": facts.late,
+        "shown": shown,
+    }
 
 
 async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:

@@ -36,6 +36,8 @@ class InState(NamedTuple):
         return f"({self.state})"
 
 
+LATE = 1.25
+"""So many times its interval after the last one, a heartbeat is late: a busy machine may take some seconds."""
 SHOWN = 5
 """How many other jobs a fact names."""
 Part = str | datetime | InState | Link
@@ -48,6 +50,13 @@ def busy(worker: Mapping[str, Any]) -> str:
     jobs = worker["running"] - ahead
     slots = f"{busy} of {counted(worker['slots'], 'slot')}, {number(jobs)} jobs" if jobs > busy else ""
     return (slots or f"{busy} of {worker['slots']}") + (f", {number(ahead)} claimed ahead" if ahead else "")
+
+
+def late(worker: Mapping[str, Any]) -> bool:
+    """Whether an active worker that is connected has missed its last heartbeat: it sends one every `heartbeat_s`, 30
+    seconds by default, so the last one is rarely older than that. A worker that is stopped or frozen stays connected.
+    """
+    return bool(worker["state"] == "active" and worker["time_since_heartbeat_s"] > LATE * worker["heartbeat_s"])
 
 
 def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:

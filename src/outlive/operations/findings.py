@@ -15,6 +15,7 @@ import msgspec
 
 from outlive import program, store
 from outlive.humanize import counted, duration, few, size, unserved
+from outlive.operations import facts
 from outlive.operations.selection import Count
 
 OLDEST_POSTGRES = 14
@@ -267,13 +268,18 @@ def serving_queue(name: str, workers: Rows) -> Rows:
 
 
 def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding]:
-    """Findings about workers that have died lately, and about those that are alive and can't start jobs."""
+    """Findings about workers that have died lately, and about those that are silent or can't start jobs."""
     if died := [row["name"] for row in workers if has_died(row, within_s=within_s)]:
         time = "hour" if within_s == HOUR_S else "day"
         what = f"{counted(len(died), 'worker')} died in the last {time}: {few(died, MOST_NAMED)}"
         look = program.command("workers")
         yield Finding("advice", what, f"{look}; the log of the worker, or of the kernel, may say why", "workers")
     for worker in workers:
+        if worker["state"] == "stale" or facts.late(worker):
+            silent, usual = duration(worker["time_since_heartbeat_s"]), duration(worker["heartbeat_s"])
+            what = f"worker {worker['name']} has sent no heartbeat for {silent}, and sends one every {usual}"
+            cure = f"look on {worker['hostname']} whether pid {worker['pid']} is stopped, or starved of CPU or network"
+            yield Finding("advice", what, cure, "workers")
         if worker["trouble"]:
             what = f"worker {worker['name']} can't start any job: {worker['trouble']}"
             cure = f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed"

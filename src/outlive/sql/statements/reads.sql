@@ -216,7 +216,8 @@ order by r.started_at limit :limit::int;
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
   busy_slots, claimed_ahead, trouble, drain_requested_at, tasks, memory_bytes, app, reload_requested_at,
-  reload_error, labels, connections, r.last_claim_at
+  reload_error, labels, connections, r.last_claim_at,
+  (select w.heartbeat_s from outlive.workers w where w.id = worker_states.id) as heartbeat_s
 from outlive.worker_states left join (
   select worker, max(started_at) as last_claim_at from outlive.running group by worker) r on r.worker = id
 order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
