@@ -65,7 +65,7 @@ def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli, queue):
         assert cli("cancel", "--all", "--yes", *words).out == said
 
 
-def test_a_wrong_name_in_a_filter_is_an_error_and_a_right_one_without_jobs_is_none(cli, queue):
+def test_a_filter_with_a_wrong_name_is_refused_and_one_that_matches_no_job_is_not(cli, queue):
     queue.make_finished(task="shop.fetch", queue="mail", source="bank")
     for command in (("retry", "--all"), ("cancel", "--all"), ("prune", "--state", "failed")):
         for option, wrong, right in (

@@ -61,7 +61,7 @@ def test_the_command_prints_a_link_that_logs_in(database_url, queue):
 
 def test_with_the_embedded_server_the_link_is_printed_again_while_it_runs(server_url):
     """The server of the tests is one. `outlive up` gives its address to the dashboard, as here."""
-    home = Path(conninfo_to_dict(server_url)["host"]).parent
+    home = Path(str(conninfo_to_dict(server_url)["host"])).parent
     with started() as commands:
         first = Cli(server_url).process("dashboard", "--listen", "127.0.0.1:0", OUTLIVE_HOME=str(home))
         commands.append(first)
