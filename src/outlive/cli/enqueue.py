@@ -60,6 +60,8 @@ def enqueue(
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
     args, kwargs = one.codec.unpack(json_arguments(arguments))
+    if check := getattr(one.function, "check_arguments", None):  # A task of Django.
+        check(args, kwargs)
     try:
         job = one.enqueue(*args, **kwargs)
     finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +11,6 @@ from django.apps import apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.db.models import Model
 from django.utils import timezone
 
 from outlive import errors
@@ -20,16 +18,15 @@ from outlive.django.api import (
     Task,
     TaskResult,
     new_result,
-    normalize_json,
     task_backends,
     task_enqueued,
 )
+from outlive.django.arguments import fitted
 from outlive.django.checks import APP, check_without_django_tasks, problems
 from outlive.django.home import HomedBackend
 from outlive.django.priorities import outlive_priority
 from outlive.django.registry import register
 from outlive.django.schema import in_django
-from outlive.references import Reference
 
 
 class OutliveBackend(HomedBackend):
@@ -95,35 +92,6 @@ def options_of(task: Task) -> dict[str, Any]:
     if (moment := task.run_after) is not None:
         options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
     return options
-
-
-def fitted(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as JSON has them. TypeError if they have no form there, or if the function can't be called with
-    them: no attempt could succeed.
-    """
-    args = [_plain(task, f"args[{index}]", value) for index, value in enumerate(args)]
-    kwargs = {name: _plain(task, name, value) for name, value in kwargs.items()}
-    context = (None,) if task.takes_context else ()
-    try:
-        inspect.signature(task.func).bind(*context, *args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{task.module_path} can't be enqueued: {error}") from None
-    return args, kwargs
-
-
-def _plain(task: Task, name: str, value: Any) -> Any:
-    """An argument as JSON has it. Django's own error names neither the task nor the argument."""
-    try:
-        return normalize_json(value)
-    except (TypeError, ValueError) as error:
-        advice = "pass numbers, text, lists or dicts of them"
-        if isinstance(value, Model):
-            advice = "pass its primary key"
-        if isinstance(value, Reference):
-            error.args = ("the result of another job",)
-            advice = "only tasks of outlive.django.app() take that: declare it with @app.task (docs/how-to/django.md)"
-        text = f"{task.module_path} can't be enqueued: argument {name} is not JSON ({error}): {advice}"
-        raise type(error)(text) from None
 
 
 checks.register(check_without_django_tasks)

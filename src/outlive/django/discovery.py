@@ -16,7 +16,8 @@ from outlive.client import redirection
 from outlive.client.app import App
 from outlive.django import SCHEDULES
 from outlive.django.api import Task
-from outlive.django.backend import OutliveBackend, backends, fitted
+from outlive.django.arguments import fitted
+from outlive.django.backend import OutliveBackend, backends
 from outlive.django.priorities import outlive_priority
 from outlive.django.registry import app_of, register
 from outlive.errors import ConfigError, OutliveError

@@ -6,6 +6,7 @@ connection: `worker.py` closes them before the first fork.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,8 @@ from outlive.django.api import (
     task_finished,
     task_started,
 )
-from outlive.errors import Restarted
+from outlive.django.arguments import fitted
+from outlive.errors import BadArguments, Restarted
 
 
 class NotJson(outlive.Fail, TypeError):
@@ -52,7 +54,16 @@ def runner(task: Task, alias: str) -> Callable[..., Any]:
 
     run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
     run.__doc__ = task.func.__doc__
+    vars(run)["check_arguments"] = functools.partial(_check_arguments, task)
     return run
+
+
+def _check_arguments(task: Task, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """What `outlive enqueue` asks: `run` itself takes any arguments."""
+    try:
+        fitted(task, args, kwargs)
+    except (TypeError, ValueError) as error:
+        raise BadArguments(str(error)) from None
 
 
 def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,7 +92,7 @@ def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _ends_job(error: BaseException) -> bool:
     """Whether the job fails for good. Django reports each `task_finished` that has failed: it logs an error and mails
-    the admins, and Sentry makes an event of it. An attempt that is tried again is none of these."""
+    the admins, and Sentry makes an event. An attempt that is tried again does nothing like that."""
     account = job_gateway.account()
     if isinstance(error, _NO_FAILURE) or account is None:
         return False
