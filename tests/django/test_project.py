@@ -18,7 +18,7 @@ from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 SUITE = ("shop", "tests.django.suite", "tests.django.shared", "tests.django.native")
-PASSED = re.compile(r"\nRan 59 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 58 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -78,6 +78,10 @@ def test_an_order_is_confirmed(database, outlive_jobs):
     with transaction.atomic(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
         confirm.enqueue(1)
         outlive_jobs.run()
+    block = transaction.atomic()
+    block._from_testcase = True  # As the fixture `db` has it.
+    with block, outlive_jobs.eager(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
+        confirm.enqueue(1)
     with pytest.raises(outlive.OutliveError, match="call run.. without it"):
         outlive_jobs.run(in_processes=True)
 
@@ -148,6 +152,19 @@ def test_before_the_schema_is_there_its_command_is_named(words, code, empty_data
     environ = {**os.environ, **environment(empty_database_url)}
     ran = subprocess.run(command, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
     assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr
+
+
+def test_a_command_refuses_arguments_that_a_task_can_not_take(empty_database_url):
+    def enqueue(task: str, arguments: str) -> tuple[int, str]:
+        command: list[str | Path] = [sys.executable, PROJECT / "manage.py", "outlive", "enqueue", task, arguments]
+        environ = {**os.environ, **environment(empty_database_url)}
+        ran = subprocess.run(command, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
+        return ran.returncode, ran.stderr
+
+    code, said = enqueue("shop.tasks.confirm", "[1, 2, 3]")
+    refused = "shop.tasks.confirm can't be enqueued: too many positional arguments"
+    assert (code, refused in said, "Traceback" in said) == (2, True, False), said
+    assert enqueue("shop.tasks.confirm", "[1]")[0] == 5, "it comes as far as the schema, which is not there"
 
 
 BAD_SCHEDULES = """

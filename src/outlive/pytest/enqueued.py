@@ -18,6 +18,10 @@ from outlive.states import State
 if TYPE_CHECKING:
     from outlive.client.task import Task
 
+UNCOMMITTED = (
+    "jobs of Django's tasks wait in a transaction of this test, which no worker sees: "
+    "use transactional_db or TransactionTestCase, which commit"
+)
 SHOWN = 10
 """How many jobs a message names."""
 _QUERY = """

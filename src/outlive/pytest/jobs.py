@@ -206,6 +206,7 @@ class Jobs:
         """
 
         def run_all(runner: StatementRunner, statements: Sequence[Statement[Any]], connection: Any = None) -> list[Any]:
+            _expect_commit(statements, connection)
             results = plain(runner, statements, connection)
             if _makes_jobs(statements, connection):
                 self.run(raising=raising)
@@ -344,5 +345,16 @@ def _has_failed(ran: Ran) -> bool:
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
     """Whether these statements have committed jobs or signals, outside of a job."""
     committed = connection is None or getattr(connection, "in_atomic_block", True) is False  # Django's, in autocommit.
-    outside = committed and job_gateway.gateway is None
+    return committed and _makes(statements)
+
+
+def _makes(statements: Sequence[Statement[Any]]) -> bool:
+    outside = job_gateway.gateway is None
     return outside and any(one.name.startswith("enqueue") or one.name in ("close_batch", "send") for one in statements)
+
+
+def _expect_commit(statements: Sequence[Statement[Any]], connection: object) -> None:
+    """Refuse jobs in the transaction that Django rolls back after the test: they would never run."""
+    blocks = getattr(connection, "atomic_blocks", ())
+    if _makes(statements) and any(getattr(one, "_from_testcase", False) for one in blocks):
+        raise OutliveError(enqueued.UNCOMMITTED)

@@ -35,10 +35,7 @@ class DjangoWorkers:
     def all(self) -> Iterator[Inline]:
         for backend, app in _used():
             if connections[backend.database].in_atomic_block and _waiting(backend):
-                raise OutliveError(
-                    "jobs of Django's tasks wait in a transaction of this test, which no worker sees: "
-                    "use transactional_db or TransactionTestCase, which commit"
-                )
+                raise OutliveError(enqueued.UNCOMMITTED)
             connection, worker = self._worker(backend, app)
             db.run(connection, store.register_tasks(task_rows(app.tasks)))
             yield worker

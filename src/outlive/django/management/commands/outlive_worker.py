@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +16,13 @@ from outlive.django.management.reloading import reload_on_changes
 from outlive.django.schema import problem
 
 
+class _Celerys(argparse.Action):
+    """An option that people who come from Celery type."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, value: object, option: str | None = None) -> None:
+        parser.error(f"{option} is an option of Celery: write --slots {value}")
+
+
 class Command(BaseCommand):
     help = "Run the tasks of Django, each in its own process, until SIGTERM or Ctrl-C."
 
@@ -24,6 +32,7 @@ class Command(BaseCommand):
             action = "store_true" if option.is_flag else "append" if option.multiple else "store"
             parser.add_argument(option.opts[0], dest=option.name, help=option.help, action=action)
         parser.add_argument("--exclude-queues", help="Which of QUEUES not to serve, separated by commas.")
+        parser.add_argument("-c", "--concurrency", action=_Celerys, help=argparse.SUPPRESS)
         parser.add_argument(
             "--noreload", action="store_true", help="Don't reload the code when it changes, with DEBUG."
         )
@@ -33,7 +42,8 @@ class Command(BaseCommand):
             raise CommandError(wrong, returncode=5)  # The code of `outlive worker`.
         refuse_to_replace_a_caller(self)
         known = task_backends[backend].queues
-        self._doubt_queues(given["queues"] or "", known)
+        for flag in ("queues", "exclude_queues"):
+            self._doubt_queues(f"--{flag.replace('_', '-')}", given[flag] or "", known)
         if given["exclude_queues"]:
             given["queues"] = _others(given["queues"], given["exclude_queues"], known)
         words = [word for option in _options() for word in _words(option.opts[0], given[option.name])]
@@ -42,11 +52,11 @@ class Command(BaseCommand):
         # This process has imported the project. The supervisor of a worker starts without it.
         become("worker", f"outlive.django.worker:{backend}", *words, backend=backend, pythonpath=pythonpath)
 
-    def _doubt_queues(self, named: str, known: set[str]) -> None:
+    def _doubt_queues(self, flag: str, named: str, known: set[str]) -> None:
         """Warn of queues that no task can have. Without QUEUES, all can be."""
         unknown = sorted({name.strip() for name in named.split(",")} - {"", *known}) if known else []
         if unknown:
-            said = f"--queues names {', '.join(unknown)}: not in QUEUES, so no job is there"
+            said = f"{flag} names {', '.join(unknown)}: not in QUEUES, so no job is there"
             self.stderr.write(self.style.WARNING(said))
 
 
