@@ -39,7 +39,7 @@ from outlive.django.addresses import address
 from outlive.django.api import TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
 from outlive.django.backend import OutliveBackend
 from outlive.django.checks import check_without_django_tasks
-from outlive.django.management import reloading
+from outlive.django.management import handover, reloading
 from outlive.django.management.commands import outlive_worker
 from outlive.django.models import Job
 from outlive.django.priorities import django_priority, outlive_priority
@@ -288,11 +288,21 @@ class SettingsTests(TestCase):
     def test_queues_that_no_task_can_have_are_doubted(self) -> None:
         err = io.StringIO()
         command = outlive_worker.Command(stderr=err, no_color=True)
-        command._doubt_queues("mail, mial", {"default", "mail"})
-        assert err.getvalue() == "--queues names mial: not in QUEUES, so no job is there\n"
-        command._doubt_queues("mail", set())
-        command._doubt_queues("", {"default"})
+        command._doubt_queues("--exclude-queues", "mail, mial", {"default", "mail"})
+        assert err.getvalue() == "--exclude-queues names mial: not in QUEUES, so no job is there\n"
+        command._doubt_queues("--queues", "mail", set())
+        command._doubt_queues("--queues", "", {"default"})
         assert err.getvalue().count("\n") == 1
+
+    def test_the_concurrency_of_celery_is_named_slots(self) -> None:
+        said = str(raised(CommandError, lambda: call_command("outlive_worker", "-c", "4")))
+        assert "-c is an option of Celery: write --slots 4" in said
+
+    def test_commands_have_the_address_for_sessions_that_the_backend_has(self) -> None:
+        ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"session_url": "host=direct"}}
+        with override_settings(TASKS={"default": ours}):
+            assert handover.environment("default")["OUTLIVE_SESSION_URL"] == "host=direct"
+        assert "OUTLIVE_SESSION_URL" not in handover.environment("default")
 
     def test_queues_can_be_left_out(self) -> None:
         known = {"default", "mail", "slow"}

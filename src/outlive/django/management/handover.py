@@ -35,12 +35,19 @@ def refuse_to_replace_a_caller(command: BaseCommand) -> None:
         )
 
 
+def environment(backend: str) -> dict[str, str]:
+    """What a command knows of the project: most, such as `doctor`, import no app."""
+    database = database_of(backend)
+    known = {"OUTLIVE_DATABASE_URL": address(database), program.VARIABLE: f"{backend}:{database}"}
+    session_url = os.environ.get("OUTLIVE_SESSION_URL") or task_backends[backend].settings.get("session_url")
+    return known | ({"OUTLIVE_SESSION_URL": session_url} if session_url else {})
+
+
 def become(*words: str, backend: str, pythonpath: str | None) -> NoReturn:
     """Replace this process by the command, which finds the project's modules where `manage.py` does."""
-    database = database_of(backend)
+    told = environment(backend)
     paths = [pythonpath, sys.path[0], os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
-    os.environ["OUTLIVE_DATABASE_URL"] = address(database)  # Jobs don't see it.
-    os.environ[program.VARIABLE] = f"{backend}:{database}"
+    os.environ.update(told)  # Jobs don't see the addresses.
     embedded.keep_on_exec()  # The settings may have started the server, and the program does not read them.
     os.execv(sys.executable, [sys.executable, "-m", "outlive", *words])
