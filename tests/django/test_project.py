@@ -49,7 +49,7 @@ import outlive
 from outlive.django.api import task_finished
 from outlive.django.models import Job
 from shop.models import Order
-from shop.tasks import confirm, task
+from shop.tasks import confirm, task, weigh
 
 
 @task
@@ -84,6 +84,12 @@ def test_an_order_is_confirmed(database, outlive_jobs):
         confirm.enqueue(1)
     with pytest.raises(outlive.OutliveError, match="call run.. without it"):
         outlive_jobs.run(in_processes=True)
+
+
+def test_a_native_task_runs_in_the_database_of_django(database, outlive_jobs):
+    job = weigh.enqueue(Order.objects.create(email="ada@example.org").pk)
+    assert str(Job.objects.get().id) == str(job.id)
+    assert ([one.result for one in outlive_jobs.run()], job.result(5)) == ([600], 600)
 
 
 def test_a_task_is_retried_and_one_that_is_due_later_runs(database, outlive_jobs):
@@ -126,10 +132,11 @@ def look(number: int) -> str:
     return Order.objects.get(pk=number).email
 """
 ENQUEUING = """
+import outlive
 from django.db import connection, transaction
 from outlive.django.models import Job
 from shop.models import Order
-from shop.tasks import confirm, look
+from shop.tasks import confirm, label, look, weigh
 
 with transaction.atomic():
     look.delay_on_commit(Order.objects.create(email="ada@example.org").pk)
@@ -138,6 +145,7 @@ with transaction.atomic():
     order = Order.objects.create(email="bob@example.org")
     look.task.using(connection=connection).enqueue(order.pk)
     confirm.enqueue(order.pk)
+    label.enqueue(outlive.result_of(weigh.enqueue(order.pk)), order.pk)
 """
 
 
@@ -268,7 +276,7 @@ def test_a_worker_in_development_reloads_code_that_changes_and_one_for_a_batch_s
 
 
 @pytest.mark.long
-def test_a_worker_runs_the_shared_tasks_of_celery_beside_those_of_django(empty_database_url, tmp_path):
+def test_a_worker_runs_native_and_shared_tasks_beside_those_of_django(empty_database_url, tmp_path):
     folder = shutil.copytree(PROJECT, tmp_path / "shop")
     with (folder / "shop" / "tasks.py").open("a") as code:
         code.write(SHARED)
@@ -285,6 +293,8 @@ def test_a_worker_runs_the_shared_tasks_of_celery_beside_those_of_django(empty_d
         results = "select result #>> '{}' from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
         looked = connection.execute(f"{results} where j.task = 'shop.tasks.look' order by 1").fetchall()
         confirmed = connection.execute(f"{results} where j.task = 'shop.tasks.confirm'").fetchall()
+        labelled = connection.execute(f"{results} where j.task = 'shop.tasks.label'").fetchall()
+    assert labelled == [("order 2, 600 g",)]
     assert ([text for (text,) in looked], len(confirmed)) == (["ada@example.org", "bob@example.org"], 1)
 
 
@@ -312,7 +322,7 @@ def test_the_fixture_outlive_jobs_runs_the_tasks_of_django_too(empty_database_ur
     words: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     environ = {**os.environ, **environment(empty_database_url), **ours, "OUTLIVE_TEST_DATABASE_URL": empty_database_url}
     ran = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, check=False)
-    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "4 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def interpreter(version: str) -> str:
