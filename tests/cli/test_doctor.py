@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import program, store
 from outlive.cli import doctor
 from outlive.errors import JobFailed
-from outlive.humanize import RESTART
+from outlive.humanize import RESTART, brief
 from outlive.model import Ended, Schedule, SourceLimits
 from outlive.operations.findings import (
     Finding,
@@ -102,11 +102,13 @@ def test_a_connected_worker_whose_heartbeat_is_late_is_named_and_so_is_a_stale_o
 def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli, queue):
     jobs = {"queue default": queue.make(), "source shop": queue.make(queue="slow", source="shop")}
     cli("queues", "pause", "default"), cli("sources", "pause", "shop")
-    found = findings(cli)
+    found, paused_at = findings(cli), queue.value("select paused_at from outlive.queues")
     for thing, job in jobs.items():
         kind, name = thing.split()
         resume = f"outlive {kind}s resume {name}"
-        assert found[f"1 job is ready, but the {thing} is paused"]["next"] == resume
+        since = f" since {brief(paused_at)}" if kind == "queue" else ""
+        assert found[f"1 job is ready, but the {thing} is paused{since}"]["next"] == resume
+        assert f"paused{since}" in cli(f"{kind}s").out
         assert f"its {thing} is paused; {resume}\n" in cli("show", job).out
         assert cli(*resume.split()[1:]).code == 0
         assert "paused" not in cli("show", job).out

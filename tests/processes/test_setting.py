@@ -15,7 +15,7 @@ def test_a_worker_gets_more_slots_and_fewer_while_it_runs(start, queue, database
     paths = [tmp_path / name for name in "abc"]
     first, second, third = (task.enqueue(str(path)) for path in paths)
     eventually(lambda: first.status() is State.RUNNING, within_s=20)
-    assert cli("workers", "set", "web-7", "--slots", "2").out == "worker web-7 is set\n"
+    assert cli("workers", "set", "web-7", "--slots", "2").out == "worker web-7 is set: slots 2\n"
     eventually(lambda: second.status() is State.RUNNING, within_s=20, what="its heartbeat is due in ten minutes")
     assert cli("workers", "--json").json[0]["slots"] == 2
     cli("workers", "set", "web-7", "--slots", "1")
@@ -49,14 +49,19 @@ def test_a_worker_serves_other_queues_while_it_runs(start, queue, database_url, 
     worker, cli, add = start(slots=2, name="web-7", heartbeat_s="600"), Cli(database_url), faults.add.using(**options)
     urgent = add.using(priority=0)  # A worker looks into a lane that was empty before it claims what is less urgent.
     assert urgent.enqueue(1, 1).result(20) == 2
-    cli("workers", "set", "web-7", "--queues", "mail, news")
+    ran = cli("workers", "set", "web-7", "--queues", "mail, news", "--slots", 2)
+    assert ran.out.splitlines()[-2:] == [
+        "no job is in a queue news yet, and no worker names it: check the name; there are default",
+        "worker web-7 is set: slots 2; queues mail, news",
+    ]
+    assert "slots 2; queues mail, news; worker web-7" in cli("audit").out
     eventually(lambda: "has 2 slots and serves the queues mail, news now" in worker.log(), within_s=20)
     assert queue.value("select queues from outlive.workers") == ["mail", "news"]
     assert add.using(queue="mail").enqueue(1, 2).result(20) == 3
     other = urgent.enqueue(1, 3)
     assert add.using(queue="news").enqueue(1, 4).result(20) == 5
     assert other.status() is State.PENDING
-    cli("workers", "set", "web-7", "--queues", "")
+    assert cli("workers", "set", "web-7", "--queues", "").out == "worker web-7 is set: queues all\n"
     assert other.result(20) == 4
 
 

@@ -24,7 +24,7 @@ from outlive.cli import PANELS, screen
 from outlive.cli.screen import Column, Listing, Row
 from outlive.humanize import plain
 from outlive.model import new_job_id
-from outlive.operations import controls
+from outlive.operations import controls, selection
 
 T = TypeVar("T")
 LOCK_WAIT_S = 5.0
@@ -184,7 +184,8 @@ class CommandContext:
         done = self.audited(statement, control.action, {control.noun: name, **(values or {})})
         if done is None or done:
             resume = program.command(f"{control.noun}s resume {name}")
-            screen.say(control.result(name) + (f"; `{resume}` resumes it" if control.done == "paused" else ""))
+            new = ": " + "; ".join(" ".join(selection.in_words(*one)) for one in values.items()) if values else ""
+            screen.say(control.result(name) + new + (f"; `{resume}` resumes it" if control.done == "paused" else ""))
         return done
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, command, group
 from outlive.cli.lists import Limit, Rows
 from outlive.cli.operators import WorkerName, told
+from outlive.cli.queues import warn_of_unknown
 from outlive.cli.screen import Column, Drawn, Listing, text, time_of
 from outlive.errors import ConfigError
 from outlive.humanize import size
@@ -64,4 +65,5 @@ def set_(
     values = size_of_worker(slots, queues)
     if not values:
         raise ConfigError("workers set needs --slots or --queues: say what the worker is to have")
+    warn_of_unknown(context, *values.get("queues", ()))
     told(context, "set_worker", name, values)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from outlive import program, store
-from outlive.humanize import counted, duration, few, size, unserved
+from outlive.humanize import brief, counted, duration, few, size, unserved
 from outlive.operations import facts
 from outlive.operations.selection import Count
 
@@ -193,9 +193,9 @@ def judge_work(
     if lanes is not None and unserved_lanes is not None and any(row["state"] == "active" for row in workers or []):
         yield from _judge_tasks(lanes, unserved_lanes)
     if lanes is not None and queues is not None:
-        yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
+        yield from _judge_paused(lanes, "queue", {row["name"]: row["paused_at"] for row in queues if row["paused"]})
     if lanes is not None and sources is not None:
-        yield from _judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+        yield from _judge_paused(lanes, "source", {row["name"]: None for row in sources if not row["enabled"]})
     if queues is not None and workers is not None:
         yield from _judge_full(queues, workers)
     yield from _judge_sources(sources or [])
@@ -237,11 +237,14 @@ def judge_failures(failed: Count, *, within_s: float = DAY_S) -> Finding:
     return Finding("advice", f"{failed} failed for good in the last {time}", look, "jobs", query)
 
 
-def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
+def _judge_paused(
+    lanes: Rows, thing: Literal["queue", "source"], paused: Mapping[str, datetime | None]
+) -> Iterator[Finding]:
     """Findings about jobs that wait because an operator has paused their queue, or their source."""
     held = [lane for lane in lanes if lane["ready"] and lane[thing] in paused]
     for (name,), ready in sorted(_ready_by(held, thing).items(), key=lambda one: -one[1].jobs)[:MOST_NAMED]:
-        what = f"{_jobs_are(ready)} ready, but the {thing} {name} is paused"
+        since = f" since {brief(paused[name])}" if paused[name] else ""
+        what = f"{_jobs_are(ready)} ready, but the {thing} {name} is paused{since}"
         yield Finding("advice", what, program.command(f"{thing}s resume {name}"), f"{thing}s")
 
 

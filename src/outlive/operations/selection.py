@@ -62,7 +62,7 @@ def in_words(key: str, value: object) -> tuple[str, str | datetime]:
     if key.endswith("_s") and isinstance(value, int | float):
         value = f"{duration(value)}{' ago' if key == 'since_s' else ''}"
     elif isinstance(value, list | tuple):
-        value = few(value, 3 if key == "ids" else len(value))
+        value = few(value, 3 if key == "ids" else len(value)) or "all"
     elif isinstance(value, dict):
         value = msgspec.json.encode(value).decode()
     return _LABELS.get(key, key.removesuffix("_s").replace("_", " ")), "not set" if value is None else str(value)
