@@ -186,6 +186,22 @@ def test_a_canvas_tells_a_task_which_of_its_jobs_has_failed(outlive_jobs):
     assert ([len(one) for one in said], {*said[0], *said[1]}) == ([1, 1], failed)
 
 
+def test_a_chord_calls_the_task_of_its_body_once_if_jobs_of_its_header_fail(outlive_jobs):
+    header = [fails.s(1), add.s(1, 1), fails.s(2), fails.s(3).set(on_failed=tell_own)]
+    chord(header)(total.s().set(on_failed=told))
+    (add.s(1, 1) | group(fails.s(), fails.s()) | total.s().set(on_failed=told) | add.s(1)).delay()
+    chord(header)(total.s() | add.s(1), on_failed=told)
+    chord([add.s(1, 1), add.s(2, 2)])(fails.s(), on_failed=told)
+    with pytest.raises(
+        outlive.ConfigError, match=r"a canvas takes no countdown: write \.set\(countdown=…\) on its sig"
+    ):
+        chord(header)(total.s(), countdown=1)
+    outlive_jobs.run()
+    failed = {str(job.id) for job in outlive_jobs.enqueued(fails.task)}
+    said = [[AsyncResult(str(job.id)).get(5) for job in outlive_jobs.enqueued(one.task)] for one in (told, tell_own)]
+    assert ([len(one) for one in said], {*said[0], *said[1]} < failed) == ([4, 2], True)
+
+
 @pytest.mark.parametrize("option", ["countdown", "expires"])
 def test_a_time_that_would_count_from_the_call_is_refused_for_a_later_step(outlive_jobs, option):
     first = chain(add.s(1).set(**{option: 3600}), add.s(2))()

@@ -1,6 +1,7 @@
 """on_failed: the job that follows a failure, enqueued in the transaction that ends the other one, and once."""
 
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -31,6 +32,15 @@ def test_a_failed_job_enqueues_it_with_its_id_and_error_once(queue):
     queue.run_job(job, Outcome.FAILED, error="ValueError: again", final=True)
     assert queue.state_of(job) is State.FAILED
     assert len(told(queue)) == 1
+
+
+def test_jobs_that_share_it_enqueue_it_once_with_the_first_of_them_that_fails(queue):
+    jobs = queue.make_many(3, links=telling(once_for=str(uuid4())))
+    other = queue.make(links=telling(once_for=str(uuid4())))
+    ends = [Ended(one.token, Outcome.FAILED, error="no", final=True) for one in queue.claim()]
+    queue.end(*ends[1:])
+    queue.end(ends[0])
+    assert [args for args, *_ in told(queue)] == [[str(jobs[1]), "no"], [str(other), "no"]]
 
 
 def test_a_quarantined_job_enqueues_it_with_the_reason(queue):
@@ -95,7 +105,10 @@ def test_many_ends_of_one_statement_enqueue_each_their_own(queue):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"task": 3}, {"task": "tell", "args": {}}, {"task": "tell", "dedupe_key": "k"}, {"task": "tell", "links": {}}],
+    [
+        *({}, {"task": 3}, {"task": "tell", "args": {}}, {"task": "tell", "dedupe_key": "k"}),
+        *({"task": "tell", "links": {}}, {"task": "tell", "once_for": "7"}),
+    ],
 )
 def test_what_is_no_job_is_refused(queue, wrong):
     with pytest.raises(errors.DatabaseError, match="on_failed is a job as an object, with a task"):

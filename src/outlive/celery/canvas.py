@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
-from outlive import foreign_options, validation
+import msgspec
+
+from outlive import foreign_options, validation, wire
 from outlive.celery.results import AsyncResult, GroupResult, app
 from outlive.client.linking import result_of
 from outlive.client.options import BoundJob, JobOptions
 from outlive.errors import ConfigError
+from outlive.model import new_job_id
 
 if TYPE_CHECKING:
     from outlive.celery.tasks import SharedTask
@@ -26,6 +30,19 @@ _SENT = {
     "time_limit": "timeout",
     **{one: one for one in ("expires", "queue", "priority", "on_failed")},
 }
+
+
+@dataclass(frozen=True)
+class _OfBody:
+    """The `on_failed` of the body of a chord, for its header: the first job to fail calls it, and the others do not."""
+
+    task: Any
+    once_for: UUID
+
+    def add_to(self, job: BoundJob[Any]) -> BoundJob[Any]:
+        links = cast("dict[str, Any]", wire.decode(job.request.links or b"{}"))
+        links["on_failed"]["once_for"] = str(self.once_for)
+        return BoundJob(job.app, msgspec.structs.replace(job.request, links=wire.encode(links)))
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,9 @@ class Signature:
             using["id"] = _id(using["id"])
         first = () if self.immutable or before is None else (result_of(before),)
         using |= {"after": before, "on_failure": "cancel"} if before else {}
+        if isinstance(of_body := using.get("on_failed"), _OfBody):
+            using["on_failed"] = of_body.task
+            return of_body.add_to(self.task.task.using(**using).job(*first, *self.args, **self.kwargs))
         return self.task.task.using(**using).job(*first, *self.args, **self.kwargs)
 
 
@@ -134,21 +154,40 @@ class Workflow:
 
 def chain(*steps: Step | Iterable[Step]) -> Workflow:
     """These one after the other. The step after a group gets the list of its results, as the body of a chord does."""
-    return Workflow(_given(steps), one_by_one=True)
+    return Workflow(_flat(steps, one_by_one=True), one_by_one=True)
 
 
 def group(*steps: Step | Iterable[Step]) -> Workflow:
     """These side by side. Its result is the list of theirs. Those of a group in it are its own."""
-    flat: list[Step] = []
-    for one in _given(steps):
-        flat += one.steps if isinstance(one, Workflow) and not one.one_by_one else [one]
-    return Workflow(tuple(flat), one_by_one=False)
+    return Workflow(_flat(steps, one_by_one=False), one_by_one=False)
 
 
 def chord(header: Iterable[Step], body: Step | None = None) -> Any:
-    """These side by side, and then the body with their results: `chord(header)(body)`, or `chord(header, body)()`."""
+    """These side by side, and then the body with their results: `chord(header)(body)`, or `chord(header, body)()`.
+
+    `chord(header)(body, on_failed=…)` is as `set(on_failed=…)` of the body, which is also called, once, if jobs of the
+    header fail that name no other task.
+    """
     first = group(header)
-    return (lambda body: chain(first, body)()) if body is None else chain(first, body)
+
+    def call(body: Step, *, on_failed: object = None, **options: Any) -> Any:
+        return chain(first, _told(body, on_failed) if on_failed else body).apply_async(**options)
+
+    return call if body is None else chain(first, body)
+
+
+def _told(step: Step, on_failed: object) -> Step:
+    if isinstance(step, Signature):
+        return replace(step, options={"on_failed": on_failed, **step.options})
+    return replace(step, steps=tuple(_told(one, on_failed) for one in step.steps))
+
+
+def _flat(steps: tuple[Step | Iterable[Step], ...], *, one_by_one: bool) -> tuple[Step, ...]:
+    """The steps, those of a chain in a chain or of a group in a group as its own."""
+    flat: list[Step] = []
+    for one in _given(steps):
+        flat += one.steps if isinstance(one, Workflow) and one.one_by_one == one_by_one else [one]
+    return tuple(flat)
 
 
 def _given(steps: tuple[Step | Iterable[Step], ...]) -> tuple[Step, ...]:
@@ -165,8 +204,16 @@ def _jobs(step: Step, before: Before, options: Mapping[str, Any]) -> tuple[list[
         return [job], job
     jobs: list[BoundJob[Any]] = []
     ends: list[BoundJob[Any]] = []
-    for one in step.steps:
-        more, last = _jobs(one, before, options)
+    for one, body in zip_longest(step.steps, step.steps[1:]):
+        given = options
+        if (
+            step.one_by_one
+            and isinstance(one, Workflow)
+            and isinstance(body, Signature)
+            and "on_failed" in body.options
+        ):
+            given = {**options, "on_failed": _OfBody(body.options["on_failed"], new_job_id())}
+        more, last = _jobs(one, before, given)
         jobs += more
         if step.one_by_one:
             before = last

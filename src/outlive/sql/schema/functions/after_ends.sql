@@ -54,23 +54,25 @@ create or replace function outlive.call_on_failed(ids uuid[]) returns void langu
 -- These jobs have just failed or were quarantined: enqueue the job that each of them, or else its app, names for
 -- that, with the array of its own id and error. The new job has the id of the old one with other last bytes. So it
 -- is made once, also if the old one is retried and fails again. The first of these bytes is 16 higher, so that the
--- ids differ also as pages and logs shorten them. An app's own callback calls itself for no failure.
+-- ids differ also as pages and logs shorten them. An app's own callback calls itself for no failure. `once_for` is
+-- taken in place of the old one's id: of all jobs that have the same there, the first to fail makes the new one.
 declare
   due json;
 begin
-  select json_agg(f.job || jsonb_build_object(
-    'id', encode(
-      overlay(set_byte(b.id, 9, (get_byte(b.id, 9) + 16) % 256) placing substring(sha256(b.id) for 6) from 11),
-      'hex')::uuid,
-    'args', jsonb_build_array(j.id, coalesce(
-      (select h.details from outlive.held h where h.id = j.id),
-      (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
-       order by a.attempt desc limit 1)))))
-  into due from outlive.jobs j
-    left join outlive.tasks t on t.name = j.task and t.on_failed ->> 'task' <> j.task
-    cross join lateral (select coalesce(j.on_failed, t.on_failed)) f(job)
-    cross join lateral (select uuid_send(j.id)) b(id)
-  where j.id = any(ids) and f.job is not null;
+  select json_agg(c.job) into due from (
+    select distinct on (i.id) f.job || jsonb_build_object('id', i.id, 'args', jsonb_build_array(j.id, coalesce(
+        (select h.details from outlive.held h where h.id = j.id),
+        (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
+         order by a.attempt desc limit 1)))) as job
+    from outlive.jobs j
+      left join outlive.tasks t on t.name = j.task and t.on_failed ->> 'task' <> j.task
+      cross join lateral (select coalesce(j.on_failed, t.on_failed)) f(job)
+      cross join lateral (select uuid_send(coalesce((f.job ->> 'once_for')::uuid, j.id))) b(id)
+      cross join lateral (select encode(
+        overlay(set_byte(b.id, 9, (get_byte(b.id, 9) + 16) % 256) placing substring(sha256(b.id) for 6) from 11),
+        'hex')::uuid) i(id)
+    where j.id = any(ids) and f.job is not null
+    order by i.id, j.id) c;
   if due is not null then
     perform outlive.spawn(due);
   end if;

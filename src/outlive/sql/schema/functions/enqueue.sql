@@ -248,10 +248,11 @@ begin
   callbacks := array(select distinct l -> 'on_failed' from unnest(links) l where l ? 'on_failed');
   if exists (
     select from unnest(callbacks) c
-    where jsonb_typeof(c -> 'task') is distinct from 'string' or c ?| '{id,args,dedupe_key,links}')
+    where jsonb_typeof(c -> 'task') is distinct from 'string' or c ?| '{id,args,dedupe_key,links}'
+      or c ->> 'once_for' !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
   then
     raise exception using errcode = 'OL003', message =
-      'on_failed is a job as an object, with a task, and without id, args, dedupe_key and links';
+      'on_failed is a job as an object, with a task, and without id, args, dedupe_key and links; once_for is a uuid';
   end if;
   if callbacks <> '{}' then
     perform outlive.try_callbacks(callbacks);
@@ -395,7 +396,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- without keys, options, delay, run_at, links, expiry and deadline whose arguments are small is written by
 -- `enqueue_plain`, which is faster. Every other job goes the way of many. `on_failed` is a job as an object,
 -- without arguments: if this job fails for good or is quarantined, that one is enqueued with the array of this
--- job's id and error.
+-- job's id and error, and once for all jobs with the same uuid as its `once_for`.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
