@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from outlive.client.app import App as App
     from outlive.client.batch import Batch as Batch
     from outlive.client.handles import Queue as Queue
+    from outlive.client.handles import ScheduleHandle as ScheduleHandle
     from outlive.client.handles import Worker as Worker
     from outlive.client.job import Job as Job
     from outlive.client.job import agather as agather
@@ -65,7 +66,7 @@ _NAMES = {
     "child.steps": "Step step",
     "client.app": "App",
     "client.batch": "Batch",
-    "client.handles": "Queue Worker",
+    "client.handles": "Queue ScheduleHandle Worker",
     "client.job": "Job agather gather",
     "client.linking": "Group achain agroup chain group result_of",
     "client.looking": "JobInfo WorkerInfo",

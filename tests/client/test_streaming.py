@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import outlive
-from outlive.client.app import PORTION_JOBS
 from outlive.client.options import BoundJob
+from outlive.client.portions import PORTION_JOBS
 from tests.client.example import add, take
 
 Query = Callable[..., list[tuple[Any, ...]]]

@@ -28,6 +28,7 @@ SECTIONS: dict[str, list[str]] = {
         "gather",
         "agather",
         "Queue",
+        "ScheduleHandle",
         "Worker",
         "WorkerInfo",
     ],

@@ -6,7 +6,7 @@ import functools
 import operator
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
@@ -17,10 +17,11 @@ from outlive import job_gateway, luggage, store, validation, wire
 from outlive.client import declaring, looking, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
-from outlive.client.handles import Queue, Worker
+from outlive.client.handles import Queue, ScheduleHandle, Worker
 from outlive.client.job import Job
 from outlive.client.looking import JobFilters, JobInfo, WorkerInfo
 from outlive.client.options import BoundJob, OnFailed
+from outlive.client.portions import portions
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
@@ -42,9 +43,6 @@ R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], object])
 L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
 F = TypeVar("F", bound=OnFailed)
-# How much one statement carries at most: enough to be fast, too little to delay other statements.
-PORTION_JOBS = 2000
-PORTION_BYTES = 8 * 1024 * 1024
 _UNTRACED: AbstractContextManager[Carry] = nullcontext(list)
 
 
@@ -232,6 +230,10 @@ class App:
         """A handle on a worker by its name. It does not ask the database."""
         return Worker(validation.identifier("the name of a worker", name), self.runner)
 
+    def get_schedule(self, name: str) -> ScheduleHandle:
+        """A handle on a schedule by its name. It does not ask the database."""
+        return ScheduleHandle(validation.identifier("the name of a schedule", name), self.runner)
+
     def jobs(self, *, limit: int = 100, **which: Unpack[JobFilters]) -> list[JobInfo]:
         """The jobs that match, the newest first, as `outlive jobs` lists them: `app.jobs(state="failed")`."""
         return carry_out(looking.first_jobs(which, limit), self.runner.run)
@@ -296,10 +298,10 @@ class App:
         If a portion fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have
         their own ids. With a connection, all of them are part of its transaction.
         """
-        portions, count, sent = _portions(job.request for job in jobs), 0, None
+        taken, count, sent = portions(job.request for job in jobs), 0, None
         if (connection := self.runner.transaction() if connection is None else connection) is not None:
             with self._enqueuing(connection) as carry:
-                for portion in portions:
+                for portion in taken:
                     self.runner.run_all(self._statements(carry(portion), notify=True), connection)
                     count += len(portion)
             return count
@@ -307,7 +309,7 @@ class App:
 
         # The next portion is packed while the database writes the last one.
         with self._enqueuing(connection) as carry, ThreadPoolExecutor(1) as sender:
-            for portion in portions:
+            for portion in taken:
                 statements = self._statements(carry(portion))
                 if sent is not None:
                     sent.result()
@@ -322,7 +324,7 @@ class App:
         """The async twin of `enqueue_stream`."""
         count = 0
         with self._enqueuing(connection) as carry:
-            for portion in _portions(job.request for job in jobs):
+            for portion in portions(job.request for job in jobs):
                 statements = self._statements(carry(portion), notify=connection is not None or self.runner.joins)
                 await self.runner.arun_all(statements, connection)
                 count += len(portion)
@@ -366,8 +368,8 @@ class App:
         for request in requests:
             if len(request.args) > limit_bytes:
                 self.check(request)
-        portions = [requests] if len(requests) == 1 else _portions(requests)
-        return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
+        taken = [requests] if len(requests) == 1 else portions(requests)
+        return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in taken]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing: dict[UUID, UUID] = functools.reduce(operator.or_, answers, {})
@@ -383,18 +385,3 @@ def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
         raise ConfigError(f"{event} can have neither a dedupe key nor a batch, a concurrency key or jobs to wait for")
     job.app.check(job.request)
     return job.request
-
-
-def _portions(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
-    """The requests in their order, in as few portions as the limits allow."""
-    portion: list[JobRequest] = []
-    size_bytes = 0
-    for request in requests:
-        more_bytes = len(request.args) + len(request.links or b"")
-        size_bytes += more_bytes
-        if portion and (len(portion) >= PORTION_JOBS or size_bytes > PORTION_BYTES):
-            yield portion
-            portion, size_bytes = [], more_bytes
-        portion.append(request)
-    if portion:
-        yield portion

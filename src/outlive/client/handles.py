@@ -1,4 +1,4 @@
-"""Handles on queues and on workers: what operators do with them, from Python."""
+"""Handles on queues, workers and schedules: what operators do with them, from Python."""
 
 from __future__ import annotations
 
@@ -83,3 +83,53 @@ class Worker:
     async def areload(self) -> bool:
         """The async twin of `reload`."""
         return bool(await self._runner.arun(store.reload_workers(self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleHandle:
+    """A handle on a schedule. It holds only its name, and each call asks the database: ConfigError if it has no
+    schedule of this name."""
+
+    name: str
+    """The name of the schedule: that of its task, unless it was given another."""
+    _runner: StatementRunner = field(repr=False, compare=False)
+
+    def pause(self) -> None:
+        """Stop firing the schedule. Its jobs go on."""
+        self._runner.run(store.pause_schedule(self.name))
+
+    async def apause(self) -> None:
+        """The async twin of `pause`."""
+        await self._runner.arun(store.pause_schedule(self.name))
+
+    def resume(self) -> None:
+        """Fire the schedule again. What it has missed meanwhile follows its option `missed`."""
+        self._runner.run(store.resume_schedule(self.name))
+
+    async def aresume(self) -> None:
+        """The async twin of `resume`."""
+        await self._runner.arun(store.resume_schedule(self.name))
+
+    def run(self) -> UUID:
+        """Enqueue a job of the schedule now, beside its firings, also while it is paused. Returns the job's id."""
+        return self._runner.run(store.run_schedule(self.name))
+
+    async def arun(self) -> UUID:
+        """The async twin of `run`."""
+        return await self._runner.arun(store.run_schedule(self.name))
+
+    def reset(self) -> None:
+        """Take back what operators have set: the app's declaration applies again."""
+        self._runner.run(store.reset_schedule(self.name))
+
+    async def areset(self) -> None:
+        """The async twin of `reset`."""
+        await self._runner.arun(store.reset_schedule(self.name))
+
+    def remove(self) -> None:
+        """Delete the schedule. If an app declares it, the next worker of that app to start makes it again."""
+        self._runner.run(store.remove_schedule(self.name))
+
+    async def aremove(self) -> None:
+        """The async twin of `remove`."""
+        await self._runner.arun(store.remove_schedule(self.name))

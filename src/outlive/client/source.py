@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from outlive import job_gateway, store
-from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
+from outlive.errors import BadArguments, ConfigError, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
 from outlive.job_gateway import SourceAccount
 from outlive.model import Grant, SourceLimits
-from outlive.policy import Policy
+from outlive.policy import Checks, Policy, parse
 from outlive.statement import Statement
-from outlive.validation import Duration, identifier, seconds
+from outlive.validation import Duration, count, identifier, known, optional, positive, seconds
 
 if TYPE_CHECKING:
     from outlive.client.cache import Cache
@@ -25,6 +25,23 @@ ASK_AGAIN_S = 5.0
 """The longest pause before a caller asks again, so that it notices a source that was paused meanwhile."""
 
 
+class Limits(TypedDict, total=False):
+    """Limits of a source that are set while workers run. None: as the app declares it."""
+
+    rate_limit_per_minute: float | None
+    burst: int | None
+    max_concurrency: int | None
+    breaker_failures: int | None
+    breaker_pause: Duration | None
+
+
+_SET: Checks = {
+    "rate_limit_per_minute": ("rate_limit_per_minute", optional(positive)),
+    **{name: (name, optional(count)) for name in ("burst", "max_concurrency", "breaker_failures")},
+    "breaker_pause": ("breaker_pause_s", optional(lambda name, value: positive(name, seconds(name, value)))),
+}
+
+
 class Source:
     """A source as the app declares it. Workers claim a job of a source only while the source admits it."""
 
@@ -34,6 +51,38 @@ class Source:
 
     def __repr__(self) -> str:
         return f"Source({self.name!r})"
+
+    def pause(self) -> bool:
+        """Let no worker claim jobs of the source until it is resumed. Those that run go on. False, here and below, if
+        no worker has declared it yet."""
+        return self._runner.run(store.pause_source(self.name))
+
+    async def apause(self) -> bool:
+        """The async twin of `pause`."""
+        return await self._runner.arun(store.pause_source(self.name))
+
+    def resume(self) -> bool:
+        """Let workers claim its jobs again, and close its breaker."""
+        return self._runner.run(store.resume_source(self.name))
+
+    async def aresume(self) -> bool:
+        """The async twin of `resume`."""
+        return await self._runner.arun(store.resume_source(self.name))
+
+    def set(self, **limits: Unpack[Limits]) -> bool:
+        """Override limits that the app declares, for all workers and at once: `set(rate_limit_per_minute=30)`. None
+        takes an override back."""
+        return self._runner.run(self._setting(limits))
+
+    async def aset(self, **limits: Unpack[Limits]) -> bool:
+        """The async twin of `set`."""
+        return await self._runner.arun(self._setting(limits))
+
+    def _setting(self, limits: Limits) -> Statement[bool]:
+        known("source.set", "option", limits, _SET)
+        if not limits:
+            raise ConfigError("source.set needs a limit: say what the source is to have")
+        return store.set_source(self.name, parse(limits, _SET))
 
     def request(self, *, timeout: Duration | None = None) -> Request:
         """One call of the source, in `with` or `async with`: waits for a token, then counts success or failure.
