@@ -44,7 +44,7 @@ def queues(context: CommandContext) -> Listing[Sequence[Row]]:
 
 @command(queues_app, example="queues pause slow")
 def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
-    """Stop claiming the jobs of a queue. Running jobs continue."""
+    """Stop claiming the jobs of a queue, within three seconds on every worker. Running jobs continue."""
     identifier("the name of a queue", name)
     if warn_of_unknown(context, name) and sys.stdin.isatty():  # A script may pause a queue before its first job.
         confirm(f"pause {name} all the same", yes=yes)

@@ -24,7 +24,8 @@ class Queue:
     _runner: StatementRunner = field(repr=False, compare=False)
 
     def pause(self) -> None:
-        """Let no worker claim jobs of the queue until it is resumed. Those that run go on."""
+        """Let no worker claim jobs of the queue until it is resumed. Those that run go on. Every worker obeys within
+        three seconds."""
         self._runner.run(store.pause_queue(self.name))
 
     async def apause(self) -> None:
