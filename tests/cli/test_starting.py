@@ -84,6 +84,7 @@ def test_a_list_without_rows_imports_only_what_it_needs(database_url):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("shutdown",), "shutdown: write `outlive drain --all`"),
         (("purge",), "purge: write `outlive cancel --all --state pending`, with --queue for one queue"),
         (("-A", "shop", "worker"), "-A: write `outlive worker MODULE:APP`"),
         (("worker", "shop:app", "-c", "4", "-Q", "mail"), "-c: write --slots"),

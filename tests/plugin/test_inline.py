@@ -240,6 +240,14 @@ def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs):
     assert isinstance(later.id, UUID)
 
 
+def test_the_result_of_a_job_that_waits_for_its_retry_says_how_to_run_it(outlive_jobs):
+    with (
+        outlive_jobs.eager(raising=False),
+        pytest.raises(TimeoutError, match=r"0 s; .*outlive_jobs\.run\(delayed=True\)"),
+    ):
+        shop.send.enqueue(-1).result(timeout=0)
+
+
 def test_no_app_is_eager_in_production() -> None:
     with pytest.raises(outlive.ConfigError, match="eager is not a setting: a job runs in a worker"):
         outlive.App(eager=True)  # type: ignore[call-arg]

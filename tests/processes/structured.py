@@ -8,9 +8,11 @@ from rich.logging import RichHandler
 import outlive
 
 shared: list[structlog.typing.Processor] = [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso")]
+shared += [structlog.processors.format_exc_info]
 structlog.configure(
     processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
     logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
 )
 handler = logging.StreamHandler()
 handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=[structlog.processors.JSONRenderer()]))

@@ -43,6 +43,7 @@ def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fie
     ]
     assert lines[0]["extra"]["order"] == 7
     assert lines[2]["exception"].endswith("ValueError: no price")
+    assert "exception" not in lines[2]["extra"]
 
 
 def test_a_record_of_the_root_logger_keeps_its_level_although_python_configures_it(start, queue):

@@ -110,6 +110,8 @@ def _unpacked(record: Any) -> tuple[Any, dict[str, object]]:
     fields = dict(record.msg)
     error = fields.pop("exc_info", None) or record.exc_info
     given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": sys.exc_info() if error is True else error}
+    if isinstance(fields.get("exception"), str):  # As its processor `format_exc_info` has rendered it.
+        given["exc_text"] = fields.pop("exception")
     return sys.modules[LOGGING].makeLogRecord(vars(record) | given), fields
 
 

@@ -115,7 +115,8 @@ class Zygotes:
             names = ", ".join(ready.threads)
             log.warning("the app started threads at import (%s): forked jobs do not have them", names)
         if ready.sentry_is_silent:
-            log.warning("the app calls sentry_sdk.init, but failed jobs make no event: set App(sentry=True)")
+            how = "App(sentry=True) or OUTLIVE_SENTRY=true"
+            log.warning("the app calls sentry_sdk.init, but failed jobs make no event: set %s", how)
         for unused in ready.unused_results:
             log.warning("%s", unused)
         self._not_imported, self.reload_error = "", None
