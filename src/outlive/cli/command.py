@@ -184,7 +184,9 @@ class CommandContext:
         done = self.audited(statement, control.action, {control.noun: name, **(values or {})})
         if done is None or done:
             resume = program.command(f"{control.noun}s resume {name}")
-            new = ": " + "; ".join("{} {}".format(*selection.in_words(*one)) for one in values.items()) if values else ""
+            new = (
+                ": " + "; ".join("{} {}".format(*selection.in_words(*one)) for one in values.items()) if values else ""
+            )
             screen.say(control.result(name) + new + (f"; `{resume}` resumes it" if control.done == "paused" else ""))
         return done
 
