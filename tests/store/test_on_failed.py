@@ -40,7 +40,7 @@ def test_jobs_that_share_it_enqueue_it_once_with_the_first_of_them_that_fails(qu
     ends = [Ended(one.token, Outcome.FAILED, error="no", final=True) for one in queue.claim()]
     queue.end(*ends[1:])
     queue.end(ends[0])
-    assert [args for args, *_ in told(queue)] == [[str(jobs[1]), "no"], [str(other), "no"]]
+    assert sorted(args for args, *_ in told(queue)) == [[str(jobs[1]), "no"], [str(other), "no"]]
 
 
 def test_a_quarantined_job_enqueues_it_with_the_reason(queue):

@@ -2397,7 +2397,7 @@ begin
       or c ->> 'once_for' !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
   then
     raise exception using errcode = 'OL003', message =
-      'on_failed is a job as an object, with a task, and without id, args, dedupe_key and links; once_for is a uuid';
+      'on_failed is a job as an object, with a task, without id, args, dedupe_key and links; once_for is a uuid';
   end if;
   if callbacks <> '{}' then
     perform outlive.try_callbacks(callbacks);
