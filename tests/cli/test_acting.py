@@ -15,6 +15,7 @@ from outlive import operations, store
 from outlive.operations.verbs import CANCEL, Tally, act
 from outlive.states import Outcome
 from tests.driving.commands import ended
+from tests.driving.making import lane
 from tests.waiting import eventually
 
 
@@ -78,6 +79,18 @@ def test_a_filter_with_a_wrong_name_is_refused_and_one_that_matches_no_job_is_no
             ran = cli(*command, "--yes", f"--{option}", right)
             assert (ran.code, ran.out) == (0, "no job matches: nothing was changed\n")
     assert cli("retry", "--all", "--task", "x").err == "outlive: there is no task x\n"
+
+
+def test_a_flood_that_is_cancelled_and_retried_is_kept_and_runs_behind_the_others(cli, queue):
+    flood = queue.make_many(3, args=b'["tenant-7"]')
+    other = queue.make(args=b'["tenant-8"]')
+    urgent = queue.make(args=b'["tenant-9"]', priority=3)
+    of_tenant = ("--all", "--yes", "--task", "work", "--text", "tenant-7")
+    assert cli("cancel", *of_tenant, "--state", "pending").out == "3 jobs cancelled\n"
+    assert cli("retry", *of_tenant, "--state", "cancelled").out == "3 jobs retried\n"
+    claimed = [queue.claim([lane(priority=3), lane()], limit=1)[0].id for _ in range(5)]
+    assert claimed[:2] == [urgent, other]
+    assert {*claimed[2:]} == {*flood}
 
 
 def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli, queue):
