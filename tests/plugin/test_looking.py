@@ -1,10 +1,12 @@
 """What was enqueued, with messages that say the difference, and the time that a test moves."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 import outlive
 from outlive import db
@@ -66,6 +68,18 @@ def test_a_job_of_a_transaction_counts_when_that_is_committed(outlive_jobs):
         ):
             outlive_jobs.assert_enqueued(shop.send, 7)
     outlive_jobs.assert_enqueued(shop.send, 7)
+
+
+def test_a_job_on_a_connection_to_another_database_is_refused(outlive_jobs, empty_database_url):
+    async def enqueue() -> None:
+        async with await psycopg.AsyncConnection.connect(empty_database_url) as connection:
+            await shop.send.using(connection=connection).aenqueue(7)
+
+    found = rf"leads to the database {conninfo_to_dict(empty_database_url)['dbname']}, where .* outlive_db"
+    with psycopg.connect(empty_database_url) as connection, pytest.raises(outlive.WrongConnection, match=found):
+        shop.send.using(connection=connection).enqueue(7)
+    with pytest.raises(outlive.WrongConnection, match=found):
+        asyncio.run(enqueue())
 
 
 def test_time_moves_for_every_connection_and_goes_on(outlive_jobs):

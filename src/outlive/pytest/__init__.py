@@ -81,11 +81,12 @@ def outlive_db(
 ) -> Iterator[str]:
     """The address of this test's own database, which every app of the process uses during the test."""
     from outlive.client.redirection import redirected
+    from outlive.pytest.callers import guarded
 
     with _outlive_databases.new(outlive_db_setup) as url:
         monkeypatch.setenv("OUTLIVE_DATABASE_URL", url)  # For commands and processes that the test starts.
         monkeypatch.setenv("OUTLIVE_CACHE_DIR", str(tmp_path / "outlive-cache"))  # No answer comes from another test.
-        with redirected(url):
+        with redirected(url), guarded(url):
             yield url
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outlive.client.task import Task
 
 UNCOMMITTED = (
-    "jobs of Django's tasks wait in a transaction of this test, which no worker sees: "
+    "jobs wait in Django's test database, in a transaction of this test, which no worker sees: "
     "use transactional_db or TransactionTestCase, which commit"
 )
 SHOWN = 10
@@ -171,6 +171,6 @@ class Expected:
         if not jobs:
             lines.append(
                 "no job was enqueued at all in the test's database (outlive_db); one that is enqueued in a session or "
-                "transaction counts when that is committed, and if it is of the same database"
+                "transaction counts when that is committed"
             )
         return "\n".join(lines)

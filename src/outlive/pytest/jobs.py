@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
@@ -123,16 +124,16 @@ class Jobs:
         self._inline = self._inline or Inline(self._connection, self._tasks)
         ran: list[Ran] = []
         django = self._of_django()
-        for worker in (self._inline, *(django.all() if django else ())):
+        for worker in chain([self._inline], django.all() if django else ()):  # The first may enqueue for the others.
             ran += self._run_in(worker, queues, raising=raising, limit=limit - len(ran))
         return ran
 
     def _of_django(self) -> DjangoWorkers | None:
-        """Workers for the tasks of Django, if this process has enqueued any: those are in Django's own database."""
+        """Workers for the jobs in Django's own database, if this process has enqueued any."""
         if self._django is None and "outlive.django.registry" in sys.modules:
             from outlive.pytest.of_django import DjangoWorkers  # Not at the top: few tests have Django.
 
-            self._django = DjangoWorkers()
+            self._django = DjangoWorkers(self._tasks)
         return self._django
 
     def _run_in(self, worker: Inline, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:

@@ -1,8 +1,10 @@
-"""The jobs of Django's tasks. They are in the test database of Django, where `outlive_jobs.run()` runs them too."""
+"""The jobs in the test database of Django, where `outlive_jobs.run()` runs them too: those of Django's tasks, and of
+other tasks that a test enqueues on Django's connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
@@ -25,11 +27,17 @@ from outlive.pytest.enqueued import Enqueued
 from outlive.pytest.inline import Inline, task_rows
 from outlive.states import State
 
+Tasks = Mapping[str, OutliveTask[..., Any, Any]]
+written: set[str] = set()
+"""The databases of Django in which this test has enqueued on connections of its own."""
+
 
 class DjangoWorkers:
     """A worker for each backend that has jobs of this process. They have connections of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Callable[[], Tasks]) -> None:
+        """`others`: all tasks of the test, whose jobs are here if it has enqueued them on Django's connection."""
+        self._others = others
         self._workers: dict[tuple[str, str], tuple[db.Connection, Inline]] = {}
 
     def all(self) -> Iterator[Inline]:
@@ -37,7 +45,7 @@ class DjangoWorkers:
             if connections[backend.database].in_atomic_block and _waiting(backend):
                 raise OutliveError(enqueued.UNCOMMITTED)
             connection, worker = self._worker(backend, app)
-            db.run(connection, store.register_tasks(task_rows(app.tasks)))
+            db.run(connection, store.register_tasks(task_rows(self._tasks(app))))
             yield worker
 
     def enqueued(self) -> list[Enqueued]:
@@ -49,11 +57,14 @@ class DjangoWorkers:
             found[backend.database] = enqueued.read(django.connection if own else self._worker(backend, app)[0])
         return [job for jobs in found.values() for job in jobs]
 
+    def _tasks(self, app: App) -> Tasks:
+        return {**self._others(), **app.tasks}
+
     def _worker(self, backend: OutliveBackend, app: App) -> tuple[db.Connection, Inline]:
         key = address(backend.database), backend.alias
         if key not in self._workers:
             connection = db.connect(key[0], db.PINNED)
-            self._workers[key] = connection, Inline(connection, lambda: app.tasks)
+            self._workers[key] = connection, Inline(connection, lambda: self._tasks(app))
         return self._workers[key]
 
     def close(self) -> None:
@@ -64,7 +75,7 @@ class DjangoWorkers:
         """A worker of its own would find Django's settings, and with them the database that is not for tests."""
         if any(_waiting(backend) for backend, _ in _used()):
             raise OutliveError(
-                "jobs of Django's tasks wait, and run(in_processes=True) starts no worker on Django's test database: "
+                "jobs wait in Django's test database, and run(in_processes=True) starts no worker there: "
                 "call run() without it, or start `manage.py outlive_worker` with settings that name the test database"
             )
 
@@ -78,8 +89,8 @@ class DjangoWorkers:
             waits = {"status__in": (State.PENDING, State.RETRYABLE), "ready_at__gt": timezone.now()}
             if Job.objects.using(backend.database).filter(**waits).exists():
                 raise OutliveError(
-                    "a job of Django's tasks waits for its time, and the clock of a test does not move in Django's "
-                    "test database: run(delayed=True) runs it and its retries without waiting"
+                    "a job in Django's test database waits for its time, and the clock of a test does not move "
+                    "there: run(delayed=True) runs it and its retries without waiting"
                 )
 
 
@@ -96,11 +107,26 @@ def ours(task: object) -> OutliveTask[..., Any, Any] | None:
     return registry.register(backend, task).using(**given)
 
 
+def takes(database: str) -> bool:
+    """Whether a backend has its jobs in this database, and Django gives it to this test, which writes there then."""
+    found = any(_name(one) == database and _is_given(one.database) for one in _of_tests())
+    written.update([database] if found else [])
+    return found
+
+
+def _of_tests() -> list[OutliveBackend]:
+    """The backends, if a test of Django runs. Otherwise their databases are not for tests."""
+    return [*backends().values()] if redirection.django_tests() else []
+
+
 def _used() -> Iterator[tuple[OutliveBackend, App]]:
-    """The backends that have tasks of this process, and a database that Django gives this test."""
-    if redirection.django_tests():
-        found = ((backend, registry.app_of(backend)) for backend in backends().values() if _is_given(backend.database))
-        yield from (one for one in found if one[1].tasks)
+    """The backends that have jobs or tasks of this process, and a database that Django gives this test."""
+    found = ((backend, registry.app_of(backend)) for backend in _of_tests() if _is_given(backend.database))
+    yield from (one for one in found if one[1].tasks or _name(one[0]) in written)
+
+
+def _name(backend: OutliveBackend) -> str:
+    return str(connections[backend.database].settings_dict["NAME"])
 
 
 def _is_given(database: str) -> bool:
