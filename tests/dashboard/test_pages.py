@@ -252,7 +252,7 @@ def test_an_active_worker_was_seen_now_and_a_late_or_dead_one_when_its_last_hear
     for name, state, seen in (("active", "active", None), ("frozen", "active", long_ago), ("lost", "dead", None)):
         queue.register_worker(new_worker(), name=name, state=state, last_seen=seen)
     active, late, dead = re.findall('data-label="Heartbeat"[^>]*>(.*?)</td>', dashboard.get("/workers").text)
-    assert (active, "connected, <time" in late, dead.startswith("<time")) == ("now", True, True)
+    assert (active, late.startswith('<span class="warn"><time'), dead.startswith("<time")) == ("now", True, True)
 
 
 def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):

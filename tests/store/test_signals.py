@@ -115,5 +115,5 @@ def test_a_signal_for_a_job_that_ends_meanwhile_is_refused(ring):
     with ring.first.transaction():
         assert ring.first.run(store.cancel_expired()) == 1
         answer = ring.start(lambda second: second.run(store.send(job, "go", b"1")))
-    assert "it has ended: it is cancelled" in str(answer.exception())
+    assert "it has ended, and is cancelled" in str(answer.exception())
     assert ring.watcher.count("signals") == 0

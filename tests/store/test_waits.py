@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from outlive import db, store
-from outlive.errors import BadArguments
+from outlive.errors import JobEnded, JobNotFound
 from outlive.model import Claimed, Ended
 from outlive.protocol import Wait
 from outlive.states import Outcome, State
@@ -150,7 +150,7 @@ def test_a_signal_that_comes_after_the_time_was_over_is_received_if_the_job_did_
 
 def test_a_job_that_has_ended_or_does_not_exist_gets_no_signal(queue):
     for job in (queue.make_finished(), UUID(int=1)):
-        with pytest.raises(BadArguments, match=r"it has ended|there is no job"), db.translated_errors():
+        with pytest.raises((JobEnded, JobNotFound), match=r"it has ended|there is no job"), db.translated_errors():
             queue.run(store.send(job, "go", b"1"))
 
 

@@ -107,7 +107,8 @@ def _examine_database(context: CommandContext) -> Iterator[Finding]:
     workers = looks("the workers", store.list_workers())
     if server is not None and workers is not None:
         yield from findings.judge_fleet(server[0], workers)
-        yield from findings.judge_roles(looks("the roles of the workers", store.limited_roles()) or [])
+        if not server[0]["standby"]:  # Where workers log in, and what they show of themselves, is not on it.
+            yield from findings.judge_roles(looks("the roles of the workers", store.limited_roles()) or [])
     yield from findings.judge_work(
         None if health is None else health[0],
         looks("the queues", store.list_queues()),

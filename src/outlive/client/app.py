@@ -337,7 +337,8 @@ class App:
             from outlive.telemetry import producing  # Not at the top: its library is optional.
 
             return producing.enqueuing(config.database_url if connection is None else None)
-        return nullcontext(self._carrying) if config.sentry or job_gateway.carried() else _UNTRACED
+        carries = config.sentry or job_gateway.gateway is not None or job_gateway.baggage.get()
+        return nullcontext(self._carrying) if carries else _UNTRACED
 
     def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
         """The same jobs with the baggage and the trace context of now."""

@@ -69,7 +69,7 @@ class HomedRunner(StatementRunner):
         return super().connections if (home := self._home()) is None else home.connections()
 
     @property
-    def joins(self) -> bool:
+    def joins(self) -> bool:  # type: ignore[override]  # It is asked each time.
         return self._home() is not None
 
     def transaction(self) -> SyncConnection | None:

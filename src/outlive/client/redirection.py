@@ -13,8 +13,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from outlive.errors import ConfigError
-
 if TYPE_CHECKING:
     from outlive.client.app import App
 
@@ -47,16 +45,14 @@ def redirected(url: str) -> Iterator[None]:
             app.configure(before.get(id(app)))
 
 
+REFUSED = (
+    "a test of Django does not use the database of your settings: add outlive.django to INSTALLED_APPS and a "
+    "backend of outlive to TASKS, and make the app with outlive.django.app(), which uses the test database "
+    "(docs/how-to/django.md); or take the fixture outlive_jobs of outlive's pytest plugin"
+)
+"""An app whose database is not that of a test: a worker of development would run the jobs of the test."""
+
+
 def django_tests() -> bool:
     """Whether this process runs tests of Django, as `manage.py test` and pytest-django do."""
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
-
-
-def expect_no_test_of_django() -> None:
-    """Refuse an app whose database is not that of a test: a worker of development would run the jobs of the test."""
-    if database_url is None and django_tests():
-        raise ConfigError(
-            "a test of Django does not use the database of your settings: add outlive.django to INSTALLED_APPS and a "
-            "backend of outlive to TASKS, and make the app with outlive.django.app(), which uses the test database "
-            "(docs/how-to/django.md); or take the fixture outlive_jobs of outlive's pytest plugin"
-        )

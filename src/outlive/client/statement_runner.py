@@ -15,6 +15,7 @@ from uuid import UUID
 from outlive import caller_connections, job_gateway, statement
 from outlive.client import redirection
 from outlive.config import Config
+from outlive.errors import ConfigError
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class StatementRunner:
 
     @property
     def connections(self) -> Connections:
-        redirection.expect_no_test_of_django()
+        if redirection.database_url is None and redirection.django_tests():
+            raise ConfigError(redirection.REFUSED)
         return self._connections
 
     @cached_property
@@ -47,10 +49,8 @@ class StatementRunner:
 
         return Connections(self._config)
 
-    @property
-    def joins(self) -> bool:
-        """Whether its statements may be part of a transaction that their caller does not name: client/home.py."""
-        return False
+    joins: bool = False
+    """Whether its statements may be part of a transaction that their caller does not name: client/home.py."""
 
     def transaction(self) -> SyncConnection | None:
         """The transaction in which jobs are enqueued that name no connection. None: they commit at once."""
