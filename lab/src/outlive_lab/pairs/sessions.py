@@ -23,7 +23,7 @@ BEGUN, OPEN = "begun", "open"
 """Places outside the statement: its transaction has its snapshot; the statement is over, and not committed."""
 REPEATED = frozenset({"40001", "40P01", "55P03"})
 """After these nothing was written, and callers repeat the statement."""
-REFUSED = frozenset({"OL001", "OL002", "OL003", "OL006"})
+REFUSED = frozenset({"OL001", "OL002", "OL003", "OL006", "OL007", "OL008"})
 """After these nothing was written, and the caller is told why."""
 TIMES = 20
 SOON_S = 0.003
