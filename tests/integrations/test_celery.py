@@ -65,6 +65,11 @@ def plain(a: int):  # type: ignore[no-untyped-def]
 
 
 @shared_task
+def calling(a: int) -> list[str]:
+    return [type(one).__name__ for one in (plain(a), plain(a)[a], thrown_away(a))]
+
+
+@shared_task
 def opaque(a: int):  # type: ignore[no-untyped-def]
     return {"a": b"bytes"}
 
@@ -153,6 +158,14 @@ def test_a_result_without_an_annotation_is_stored_as_the_plain_json_of_celery(ou
     assert sent.get(timeout=5) == {"7": [str(UUID(int=7)), "2026-01-02", ["1.50"]]}
     with pytest.raises(outlive.JobFailed, match="bytes"):
         refused.get(timeout=5)
+
+
+def test_a_call_as_a_function_returns_what_the_function_does(outlive_jobs):
+    assert plain(7) == plain.run(7) == {7: (UUID(int=7), date(2026, 1, 2), {Decimal("1.50")})}
+    assert (thrown_away(1), asyncio.run(awaited(a=2))) == ({(1, "no JSON")}, {(2, "no JSON")})
+    sent = calling.delay(7)
+    outlive_jobs.run()
+    assert sent.get(timeout=5) == ["dict", "tuple", "set"]
 
 
 def test_a_test_of_django_without_outlives_app_enqueues_nowhere(database_url):

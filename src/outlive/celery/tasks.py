@@ -88,11 +88,12 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
         own_name = options.get("name") or declaring.name_of(function)
         called = _bound(function, own_name, retries, after_s) if bind else function
         called = _limited(called, soft_s) if soft_s else called
+        run = called
         if ignoring:
-            called = _returning(called, lambda _: None)
+            run = _returning(called, lambda _: None)
         elif inspect.signature(function).return_annotation is inspect.Signature.empty:
-            called = _returning(called, _plain)
-        return SharedTask(app.task(**ours | options)(called))
+            run = _returning(called, _plain)
+        return SharedTask(app.task(**ours | options)(run), called)
 
     return register if function is None else register(function)
 
@@ -199,9 +200,11 @@ def _in_job() -> bool:
 
 @dataclass(eq=False)
 class SharedTask:
-    """A task with Celery's calls. `task` is that of outlive."""
+    """A task with Celery's calls. `task` is that of outlive, and `plain` its function if that one returns something else
+    than is stored."""
 
     task: Task[..., Any, Any]
+    plain: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         functools.update_wrapper(cast("Callable[..., Any]", self), self.task.function, updated=())
@@ -214,7 +217,7 @@ class SharedTask:
         return self.task.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.task.function(*args, **kwargs)
+        return (self.plain or self.task.function)(*args, **kwargs)
 
     run = __call__
 
