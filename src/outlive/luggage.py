@@ -38,13 +38,14 @@ def baggage(**texts: str) -> Iterator[None]:
 
 
 def of(options: bytes | None) -> dict[str, str]:
-    """The baggage of a job. Anyone can write options in SQL, so they may be anything."""
+    """The baggage of a job. Anyone can write options in SQL, so they may be anything, and what is too large is left."""
     if options is None or b'"baggage"' not in options:
         return {}
     try:
-        return msgspec.json.decode(options, type=_Options).baggage
+        texts = msgspec.json.decode(options, type=_Options).baggage
     except (msgspec.MsgspecError, RecursionError):
         return {}
+    return texts if len(wire.encode(texts)) <= MAX_BYTES else {}
 
 
 def loaded(requests: list[JobRequest], headers: Mapping[str, str] | None = None) -> list[JobRequest]:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import outlive
-from outlive import State
+from outlive import State, luggage
 from tests.driving.jobs import finished
 from tests.processes import looking
 from tests.waiting import eventually
@@ -66,3 +66,9 @@ def test_baggage_that_is_no_text_or_too_large_is_refused():
         outlive.baggage(a="x" * 4096),
     ):
         pass
+
+
+def test_a_job_has_no_baggage_if_its_options_hold_too_much_or_something_else():
+    assert luggage.of(b'{"baggage":{"a":"x"},"other":1}') == {"a": "x"}
+    for options in (b'{"baggage":{"a":"%s"}}' % (b"x" * 4096), b'{"baggage":{"a":7}}', b'{"baggage":', None):
+        assert luggage.of(options) == {}
