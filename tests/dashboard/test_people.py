@@ -1,5 +1,6 @@
 """People: tokens with a name, users whom a proxy names, and what the audit says about them."""
 
+import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -7,11 +8,14 @@ from collections.abc import AsyncGenerator, Iterator
 import httpx2
 import psycopg
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
+from starlette.routing import Mount
 
 from outlive import config, store
+from outlive.dashboard import asgi
 from outlive.dashboard.access import Role
-from outlive.dashboard.people import AGAIN_S, People, Person, hash_of
+from outlive.dashboard.people import AGAIN_S, People, Person, Signed, hash_of
 from outlive.dashboard.proxy import USER, Proxy
 from outlive.errors import ConfigError, DatabaseBusy
 from outlive.statement import Statement
@@ -201,6 +205,43 @@ def test_a_user_whom_the_proxy_names_looks_and_acts_only_if_the_name_is_an_opera
     assert client.post("/act", seen, **{**form, "proof": "0"}).status_code == 403
     assert client.post("/act", seen, **form).status_code == 303
     assert queue.values(AUDIT)[-1] == "anna from 198.51.100.7 (dashboard)"
+
+
+def signed_in(request: HTTPConnection) -> Signed:
+    """What an app that mounts the dashboard may know: here its visitors say so themselves."""
+    name = request.headers.get("x-signed-in")
+    return None if name is None else (name, "operator" if name == "anna" else "viewer")
+
+
+async def signed_in_later(request: HTTPConnection) -> Signed:
+    await asyncio.sleep(0)
+    return signed_in(request)
+
+
+@pytest.mark.parametrize("who", [signed_in, signed_in_later])
+def test_the_app_around_says_who_is_signed_in_and_what_they_may_do(dashboard, database_url, queue, who):
+    mine = asgi(database_url, token=OPERATOR, who=who)
+    transport = httpx2.ASGITransport(app=Starlette(routes=[Mount("/ops", mine)]))
+
+    async def visit() -> None:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+            assert (await client.get("/ops/")).status_code == 401
+            asked = "/ops/confirm?action=pause_queue&name=default"
+            bob, anna = {"x-signed-in": "bob"}, {"x-signed-in": "anna"}
+            assert "bob" in (await client.get("/ops/", headers=bob)).text
+            assert (await client.get(asked, headers=bob)).status_code == 403
+            page = (await client.get(asked, headers=anna)).text
+            proof = page.split('name="proof" value="')[1].split('"')[0]
+            form = {"action": "pause_queue", "name": "default", "proof": proof}
+            own = {"origin": "http://shop.example", "sec-fetch-site": "same-origin"}
+            given = [own | bob, own | anna | {"origin": "http://evil.example"}, own | anna]
+            answers = [await client.post("/ops/act", data=form, headers=headers) for headers in given]
+            assert [answer.status_code for answer in answers] == [403, 403, 303]
+        await mine.close()
+
+    queue.make()
+    dashboard.run(visit())
+    assert queue.values(AUDIT)[-1] == "anna from 127.0.0.1 (dashboard)"
 
 
 def test_an_operators_token_gives_a_user_of_the_proxy_the_role_and_not_the_name(behind_proxy, queue):

@@ -298,7 +298,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
 
 @pytest.mark.long
 def test_the_code_of_its_page_in_the_docs_works(database_url, tmp_path, monkeypatch):
-    command, *others, web = pages.blocks_of("how-to/dashboard.md")
+    command, *others, web, staff = pages.blocks_of("how-to/dashboard.md")
     settings, behind_proxy = (block for block in others if block.kind == "toml")
     (tokens,) = (block.text for block in others if block.kind == "bash")
     with pages.shell(tmp_path, database_url) as shell:
@@ -312,8 +312,9 @@ def test_the_code_of_its_page_in_the_docs_works(database_url, tmp_path, monkeypa
     read = config.load(tmp_path / "outlive.toml", environ={})
     assert (read.dashboard_proxy, read.dashboard_user_header) == (("10.0.0.4/32",), "x-forwarded-user")
     (tmp_path / "shop.py").write_text(f"from outlive import App\napp = App({database_url!r})\n")
-    (tmp_path / "web.py").write_text(web.text)
-    monkeypatch.setenv("DASHBOARD_TOKEN", OPERATOR)
+    (tmp_path / "web.py").write_text(f"{web.text}\n{staff.text}")
+    for name in ("DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_TOKEN"):
+        monkeypatch.setenv(name, OPERATOR)
     script = "from starlette.routing import Match; import web; "
     script += "print(web.app.routes[0].matches({'type': 'http', 'path': '/jobs/workers', 'method': 'GET'})[0])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)

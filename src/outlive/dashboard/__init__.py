@@ -18,14 +18,23 @@ from outlive.errors import ConfigError
 if TYPE_CHECKING:
     from outlive.client.app import App
     from outlive.config import Config
+    from outlive.dashboard.people import Who
     from outlive.dashboard.site import Site
 
 
-def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token: str | None = None) -> Site:
+def asgi(
+    app: App | str | None = None,
+    *,
+    token: str | None = None,
+    viewer_token: str | None = None,
+    who: Who | None = None,
+) -> Site:
     """The dashboard of an app, or of the database at an address, as an ASGI app: `app.mount("/jobs", asgi(jobs))`.
 
-    It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one. The setting
-    `dashboard_user_header` does not apply: a server may pass on an address that the client has made up.
+    It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one. `who` is a
+    function, async or not, of the request that says who is signed in at your app: `("anna", "operator")`, or "viewer",
+    or None, and then the own login follows. The setting `dashboard_user_header` does not apply: a server may pass on an
+    address that the client has made up.
     """
     of = None if isinstance(app, str) else app
     settings = configuration.load(flags={"database_url": app}) if of is None else of.config
@@ -33,7 +42,7 @@ def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token
     if token is None:
         raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token (OUTLIVE_DASHBOARD_TOKEN)")
     mounted = replace(settings, dashboard_user_header=None, dashboard_root_path="")
-    return build(mounted, token=token, viewer_token=viewer_token, app=of)
+    return build(mounted, token=token, viewer_token=viewer_token, app=of, who=who)
 
 
 def build(
@@ -43,6 +52,7 @@ def build(
     viewer_token: str | None = None,
     hosts: Iterable[str] | None = None,
     app: App | None = None,
+    who: Who | None = None,
 ) -> Site:
     """The dashboard of the database that the settings name, or of the one that an app uses now: in a test it is another
     one.
@@ -53,4 +63,4 @@ def build(
     def address() -> str:
         return migrate.address(settings if app is None else app.config)
 
-    return Site(settings, address, Access(token, viewer_token), hosts)
+    return Site(settings, address, Access(token, viewer_token), hosts, who)

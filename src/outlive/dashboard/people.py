@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import json
 import logging
 import math
@@ -30,6 +31,9 @@ AGAIN_S = 2.0
 """How soon a removed token ends its sessions, and how soon a read that failed is tried again."""
 HOLD_S = 60.0
 """How long known tokens hold while they can't be read."""
+Signed = tuple[str, Literal["viewer", "operator"]] | None
+Who = Callable[[HTTPConnection], Signed | Awaitable[Signed]]
+"""Who is signed in at the app that mounts the dashboard, by name and role; None: this app does not say."""
 _PLAIN_NAME = re.compile(r"[\w.@+\\/-]+")
 
 _log = logging.getLogger("outlive.dashboard")
@@ -63,8 +67,10 @@ class Person:
 class People:
     """Who may come in. The tokens in the database are read again after some seconds, and for each login."""
 
-    def __init__(self, access: Access, run: Callable[[Statement[Table]], Awaitable[Table]]) -> None:
-        self._access, self._run = access, run
+    def __init__(
+        self, access: Access, run: Callable[[Statement[Table]], Awaitable[Table]], who: Who | None = None
+    ) -> None:
+        self._access, self._run, self._who = access, run, who
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
         self._failed_at = -math.inf
@@ -102,7 +108,10 @@ class People:
         self._read_at, self._failure = began, None
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Who this is, by session or proxy. A session gives the role, and the proxy, if it knows a user, the name."""
+        """Who this is, by the app around, or by session or proxy. A session gives the role, and the proxy, if it knows
+        a user, the name."""
+        if (signed := await self._signed_in(connection)) is not None:
+            return signed
         key, user = self._access.key_in(connection), connection.scope.get(USER)
         found = None if key is None else await self._holder(key)
         if user is None:
@@ -111,6 +120,18 @@ class People:
             known = await self.find("name", user)
             return Person(Role.VIEWER if known is None else known.role, user)
         return Person(found.role, user, found.key)
+
+    async def _signed_in(self, connection: HTTPConnection) -> Person | None:
+        if self._who is None:
+            return None
+        found = self._who(connection)
+        if inspect.isawaitable(found):
+            found = await found
+        if found is None:
+            return None
+        name, role = found
+        connection.scope[USER] = name  # The proof in the forms is theirs.
+        return Person(Role(role), name)
 
     async def _holder(self, key: str) -> Person | None:
         return Person(Role(key), key=key) if key in list(Role) else await self.find("key", key)

@@ -29,7 +29,7 @@ from outlive.dashboard.answers import Answers
 from outlive.dashboard.database import Away, Database
 from outlive.dashboard.live import Live
 from outlive.dashboard.pages import PAGES
-from outlive.dashboard.people import PERSON, TROUBLE, People, WrongToken, address_of, person_of
+from outlive.dashboard.people import PERSON, TROUBLE, People, Who, WrongToken, address_of, person_of
 from outlive.dashboard.probes import Probes
 from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
@@ -59,12 +59,17 @@ class Site:
     """One dashboard: where it reads, who may see it, and its pages."""
 
     def __init__(
-        self, settings: Config, address: Callable[[], str], access: Access, hosts: Iterable[str] | None
+        self,
+        settings: Config,
+        address: Callable[[], str],
+        access: Access,
+        hosts: Iterable[str] | None,
+        who: Who | None = None,
     ) -> None:
         self.access = access
         self.database = Database(address)
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
-        self.people = People(access, self.database.run)
+        self.people = People(access, self.database.run, who)
         self.answers = Answers(self.database)
         self.searches = Searches(self.database)
         self.metrics = DatabaseMetrics(self.database.run, self.database.name)
