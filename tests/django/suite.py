@@ -526,6 +526,7 @@ class WorkingTests(TransactionTestCase):
         said = self.log.read_text()
         assert (said.count("ValueError: no: never\n"), "state=FAILED" in said) == (1, False), said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said
+        assert "NoneType: None" not in said, "a job that has succeeded has no traceback"
 
     def check_connections(self, first: TaskResult) -> None:
         """Each process has connections of its own, and closes after each job those that Django would close."""
