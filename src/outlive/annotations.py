@@ -195,11 +195,10 @@ def without_objects(value: Any) -> object:
             return {key: without_objects(item) for key, item in value.items()}
         case _ if isinstance(value, tuple) or not fields_of(kind):
             return value
-    form = form_of(kind, without_objects)
     try:
-        return wire.decode(form.encode(value, "it"))
+        return wire.decode(encode_alone(value, "it"))
     except wire.NotJson:
-        whole = encoding.plain(value, subclasses=True)
+        form, whole = form_of(kind, without_objects), encoding.plain(value, subclasses=True)
         found = form.type and change(value, form.decoder.decode(msgspec.json.encode(whole)))
         if found and (type(found[1]) is type(found[2]) or not isinstance(found[1], type(found[2]))):
             raise
