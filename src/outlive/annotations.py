@@ -247,8 +247,10 @@ def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
             same, parts = True, zip(names or count(), value, decoded, strict=False)
         case (set() | frozenset(), set() | frozenset()) if len(value) == len(decoded):
             same, parts = True, zip(count(), sorted(value, key=encode), sorted(decoded, key=encode), strict=False)
-        case bool(), _:
-            same = value is decoded  # Some types of pydantic take it for a number.
+        case (bool(), _) | (_, bool()):
+            same = value is decoded  # Pydantic takes it for a number, a number for it, and 3.0 for an int.
+        case float(), int():
+            same = False
         case dict(), dict() if value.keys() == decoded.keys():
             keys = {key: key for key in decoded}
             same = not any(change(key, keys[key]) for key in value)
