@@ -28,7 +28,11 @@ def baggage(**texts: str) -> Iterator[None]:
     enqueues carry them too. Tasks of asyncio that begin in the block inherit them.
     """
     now = {**job_gateway.carried(), **{name: validation.text(name, value) for name, value in texts.items()}}
-    if (size := len(wire.encode(now))) > MAX_BYTES:
+    try:
+        size = len(wire.encode(now, "the baggage"))
+    except wire.NotJson as error:  # Postgres stores no NUL, say.
+        raise ConfigError(str(error)) from None
+    if size > MAX_BYTES:
         raise ConfigError(f"the baggage of a job has {size:,} bytes, over the limit of {MAX_BYTES:,}: it is for ids")
     before = job_gateway.baggage.set(now)
     try:

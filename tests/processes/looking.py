@@ -65,9 +65,16 @@ def die() -> None:
 @app.task(max_attempts=1)
 def pass_on(left: int) -> dict[str, str]:
     logging.getLogger("shop").warning("%d left", left)
+    if left < 0:
+        raise ValueError("less than none")
     if left:
         with outlive.baggage(left=str(left)):
             pass_on.enqueue(left - 1)
+    return outlive.current().baggage
+
+
+@app.task
+def note_baggage(job: UUID, error: str) -> dict[str, str]:
     return outlive.current().baggage
 
 

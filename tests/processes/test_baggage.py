@@ -58,7 +58,19 @@ def test_tasks_of_asyncio_have_the_baggage_of_the_block_in_which_they_begin():
     assert asyncio.run(both()) == [b'{"baggage":{"request":"a"}}', b'{"baggage":{"request":"b"}}']
 
 
+def test_a_job_that_follows_a_failure_carries_the_baggage_of_the_one_that_failed(start):
+    start(target=TARGET)
+    with outlive.baggage(request="r-7"):
+        failed = looking.pass_on.using(on_failed=looking.note_baggage.using(timeout="1m")).enqueue(-1)
+    assert finished(failed) is State.FAILED
+    (told,) = eventually(lambda: looking.app.jobs(task=looking.note_baggage.name, state="succeeded"), within_s=20)
+    assert looking.app.get_job(told.id).result() == {"request": "r-7"}
+
+
 def test_baggage_that_is_no_text_or_too_large_is_refused():
+    for odd in ("a\0b", "\ud800"):
+        with pytest.raises(outlive.ConfigError, match="the baggage"), outlive.baggage(request=odd):
+            pass
     with pytest.raises(outlive.ConfigError, match="request is of type int, not text"), outlive.baggage(request=7):  # type: ignore[arg-type]
         pass
     with (

@@ -894,7 +894,8 @@ create or replace function outlive.call_on_failed(ids uuid[]) returns void langu
 -- These jobs have just failed or were quarantined: enqueue the job that each of them, or else its app, names for
 -- that, with the array of its own id and error. The new job has the id of the old one with other last bytes. So it
 -- is made once, also if the old one is retried and fails again. The first of these bytes is 16 higher, so that the
--- ids differ also as pages and logs shorten them. An app's own callback calls itself for no failure. `once_for` is
+-- ids differ also as pages and logs shorten them. An app's own callback calls itself for no failure. The new job
+-- carries the baggage of the old one. `once_for` is
 -- taken in place of the old one's id: of all jobs that have the same there, the first to fail makes the new one.
 declare
   due json;
@@ -903,7 +904,9 @@ begin
     select distinct on (i.id) f.job || jsonb_build_object('id', i.id, 'args', jsonb_build_array(j.id, coalesce(
         (select h.details from outlive.held h where h.id = j.id),
         (select coalesce(a.error, a.outcome) from outlive.attempts a where a.job_id = j.id
-         order by a.attempt desc limit 1)))) as job
+         order by a.attempt desc limit 1)))) || case when j.options ? 'baggage' then jsonb_build_object(
+        'options', coalesce(f.job -> 'options', '{}') || jsonb_build_object('baggage', j.options -> 'baggage'))
+        else '{}' end as job
     from outlive.jobs j
       left join outlive.tasks t on t.name = j.task and t.on_failed ->> 'task' <> j.task
       cross join lateral (select coalesce(j.on_failed, t.on_failed)) f(job)
