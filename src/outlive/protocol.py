@@ -62,13 +62,14 @@ class Run(Frame, tag=1):
     source: str = ""
     trace: tuple[str, str] | None = None
     """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate. With Sentry
-    alone: that of the span that has enqueued the job."""
+    alone: that of the span that has enqueued the job, with Sentry's baggage in place of tracestate."""
     steps: bytes | None = b""  # Earlier steps, as a JSON array of names, values and arguments. None: the child asks.
     shared: bool = False  # Run it beside the other jobs of this child.
     failures: int = 0
     queue: str = ""
     decisive: bool = True  # If it fails, the job has failed: no attempt is left.
     baggage: dict[str, str] = {}
+    ready_at: float = 0.0  # With a trace: when it could begin, in seconds since 1970.
 
 
 class Stopping(Frame, tag=2):
@@ -207,9 +208,11 @@ class Imported(Frame, tag=17):
 
 
 class Spans(Frame, tag=19):
-    """Spans of OpenTelemetry that have ended in the child: telemetry/spans.py, as msgpack."""
+    """Spans of OpenTelemetry that have ended in the child: telemetry/spans.py, as msgpack. Or a transaction of Sentry,
+    in its envelope."""
 
     spans: bytes
+    to_sentry: bool = False
 
 
 # Between the supervisor and a zygote or a parent:

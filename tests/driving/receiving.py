@@ -51,9 +51,19 @@ class Receiver:
 
     def events(self) -> list[dict[str, Any]]:
         """The events in the envelopes of Sentry."""
+        return self.items("event")
+
+    def items(self, kind: str) -> list[dict[str, Any]]:
+        """What is of this kind in the envelopes of Sentry, such as `transaction`."""
+        return [item for body in self._envelopes() for item in _items(body, kind)]
+
+    def heads(self) -> list[dict[str, Any]]:
+        """The headers of the envelopes of Sentry."""
+        return [json.loads(body.splitlines()[0]) for body in self._envelopes()]
+
+    def _envelopes(self) -> list[bytes]:
         found = [body for path, _, body in list(self.requests) if path.endswith("/envelope/")]
-        bodies = [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in found]
-        return [event for body in bodies for event in _events(body)]
+        return [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in found]
 
     def trace(self, trace_id: bytes) -> list[Span]:
         return [span for span in self.spans() if span.trace_id == trace_id]
@@ -113,11 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _events(envelope: bytes) -> Iterator[dict[str, Any]]:
+def _items(envelope: bytes, kind: str) -> Iterator[dict[str, Any]]:
     """An envelope is lines of JSON: a header, and for each item a header and its content."""
     lines = envelope.splitlines()[1:]
     for header, content in zip(lines[::2], lines[1::2], strict=False):
-        if json.loads(header)["type"] == "event":
+        if json.loads(header)["type"] == kind:
             yield json.loads(content)
 
 

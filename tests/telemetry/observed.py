@@ -109,6 +109,16 @@ def tagged(failing: bool) -> None:
     sentry_sdk.set_tag("mine", "yes")
 
 
+@app.task(recycle_after="clean")
+def clean() -> int:
+    return os.getpid()
+
+
+@app.task
+def quick() -> None:
+    pass
+
+
 @app.task(max_attempts=1)
 def on_purpose() -> None:
     try:

@@ -45,7 +45,7 @@ class Watchers:
             else:  # The job is tried again. The supervisor tells only of processes that were killed.
                 done.told = done.outcome is Outcome.OUT_OF_MEMORY
         for one in self._all:
-            guarded(one.end)
+            guarded(one.end, done)
         done.ended_at = time()
 
     def flush(self) -> None:

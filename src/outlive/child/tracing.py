@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.child.channel import Channel
 from outlive.errors import not_installed
-from outlive.protocol import MAX_SPANS_BYTES, Run, Spans
+from outlive.protocol import MAX_SPANS_BYTES, Done, Run, Spans
 from outlive.telemetry import spans as plain
 
 try:
@@ -44,7 +44,7 @@ class Tracing:
             headers = dict(zip(("traceparent", "tracestate"), run.trace, strict=True))
             _attached.set(context.attach(TraceContextTextMapPropagator().extract(headers, context.Context())))
 
-    def end(self) -> None:
+    def end(self, done: Done) -> None:
         """Remove the context of this job, whatever the job itself has attached."""
         if (attached := _attached.get()) is not None:
             context.detach(attached)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
-    from outlive.telemetry.producing import Carry
+    from outlive.telemetry.enqueued import Carry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -348,7 +348,11 @@ class App:
             from outlive.telemetry import producing  # Not at the top: its library is optional.
 
             return producing.enqueuing(config.database_url if connection is None else None)
-        carries = config.sentry or job_gateway.gateway is not None or job_gateway.baggage.get()
+        if config.sentry:
+            from outlive.telemetry import publishing
+
+            return publishing.enqueuing(self._carrying)
+        carries = job_gateway.gateway is not None or job_gateway.baggage.get()
         return nullcontext(self._carrying) if carries else _UNTRACED
 
     def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:

@@ -19,7 +19,8 @@ _PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The trace context in the options of a job, beside its limits: headers of W3C."""
+    """The trace context in the options of a job, beside its limits: headers of W3C. Sentry's own header, baggage, is a
+    valid tracestate, and is kept as that."""
 
     traceparent: str | None = None
     tracestate: str | None = None
@@ -32,7 +33,12 @@ def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
         return luggage.loaded(requests)
     trace, span, *sampled = (sdk.get_traceparent() or "-").split("-")
     header = f"00-{trace}-{span}-{'00' if sampled == ['0'] else '01'}"
-    return luggage.loaded(requests, None if parts_of(header) is None else {"traceparent": header})
+    if parts_of(header) is None:
+        return luggage.loaded(requests)
+    options = sdk.get_client().options
+    traces = options.get("traces_sample_rate") is not None or options.get("traces_sampler") is not None
+    state = sdk.get_baggage() if traces else None
+    return luggage.loaded(requests, {"traceparent": header, **({"tracestate": state} if state else {})})
 
 
 def carried_by(options: bytes | None) -> Carried:

@@ -1,4 +1,6 @@
-"""Events of Sentry for attempts whose process died: they are made from the evidence, and a thread sends them."""
+"""What a worker sends to Sentry: events of attempts whose process died, which are made from the evidence, and the
+transactions of jobs, which come from their processes. Threads send them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ from outlive.telemetry.carried import trace_of_attempt
 
 try:
     import sentry_sdk
+    from sentry_sdk.envelope import Envelope
     from sentry_sdk.utils import BadDsn
 except ImportError:
     raise not_installed("sentry", "its SDK", extra="sentry") from None
 
 MAX_OUTPUT_CHARS = 8_000
+MOST_AT_ONCE = 50
+"""How many transactions the SDK is given before it has sent them. It drops those for which it has no room: 100."""
+SEND_S = 10.0
 CAUSES = FAULTS - {Outcome.FAILED}
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
 
@@ -27,13 +33,18 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
 class Crashes:
     def __init__(self, worker: str, options: Mapping[str, Any]) -> None:
         """The options are those of the app's client. This one has no integrations: errors here are no events."""
-        self._worker = worker
+        self._worker, self._options = worker, options
         try:
-            self._client = sentry_sdk.Client(**options, default_integrations=False, auto_enabling_integrations=False)
+            self._client = self._start_client()
         except BadDsn as error:
             raise ConfigError(f"sentry is set, but SENTRY_DSN is not valid: {error}") from None
         self._scope = sentry_sdk.Scope(client=self._client)
         self._background: Background[tuple[Claimed, Ended]] = Background("events", self._send, _size)
+        self._relaying: sentry_sdk.Client | None = None
+        self._relayed: Background[bytes] | None = None
+
+    def _start_client(self) -> sentry_sdk.Client:
+        return sentry_sdk.Client(**self._options, default_integrations=False, auto_enabling_integrations=False)
 
     def ended(self, job: Claimed, end: Ended) -> None:
         """An attempt has ended. If its process raised an exception, the child has made the event."""
@@ -47,7 +58,25 @@ class Crashes:
         for job, end in crashes:
             self._client.capture_event(event_of(job, end, self._worker), scope=self._scope)  # type: ignore[arg-type]
 
+    def relay(self, transaction: bytes) -> None:
+        """A child sends a transaction, in its envelope. They have threads of their own: no event waits behind them."""
+        if self._relayed is None:
+            self._relaying, self._relayed = self._start_client(), Background("transactions", self._relay, len)
+        self._relayed.put([transaction])
+
+    def _relay(self, transactions: list[bytes]) -> None:
+        assert self._relaying is not None
+        for begin in range(0, len(transactions), MOST_AT_ONCE):
+            for data in transactions[begin : begin + MOST_AT_ONCE]:
+                if self._relaying.transport is not None:
+                    self._relaying.transport.capture_envelope(Envelope.deserialize(data))
+            self._relaying.flush(timeout=SEND_S)
+
     def close(self, within_s: float) -> None:
+        if self._relayed is not None and self._relaying is not None:
+            self._relayed.close(within_s / 4)
+            self._relaying.close(timeout=within_s / 4)
+            within_s /= 2
         self._background.close(within_s / 2)
         self._client.close(timeout=within_s / 2)
 

@@ -6,25 +6,21 @@ Clients use the tracer of their own process. A process without one makes no span
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from uuid import UUID
 
 from psycopg.conninfo import conninfo_to_dict
 
 from outlive import luggage
 from outlive.errors import not_installed
 from outlive.model import JobRequest
-from outlive.policy import DEFAULT_QUEUE
+from outlive.telemetry.enqueued import Carry, Enqueued
 
 try:
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
     raise not_installed("otel", "OpenTelemetry", extra="otel") from None
-
-Carry = Callable[[list[JobRequest]], list[JobRequest]]
-"""Gives jobs the trace context that is current."""
 
 _ATTRIBUTES = {
     "messaging.system": "outlive",
@@ -54,17 +50,11 @@ def _server(database_url: str | None) -> Mapping[str, str | int]:
 @contextmanager
 def enqueuing(database_url: str | None) -> Iterator[Carry]:
     """A span around an enqueue. Jobs that go through the function that it yields carry its context."""
-    queues: set[str] = set()
-    tasks: set[str] = set()
-    first: UUID | None = None
-    count = 0
+    enqueued = Enqueued()
 
     def carry(requests: list[JobRequest]) -> list[JobRequest]:
-        nonlocal first, count
-        if requests and span.is_recording():
-            queues.update(one.queue or DEFAULT_QUEUE for one in requests)
-            tasks.update(one.task for one in requests)
-            first, count = requests[0].id, count + len(requests)
+        if span.is_recording():
+            enqueued.add(requests)
         return carrying(requests)
 
     tracer = trace.get_tracer("outlive")
@@ -73,13 +63,6 @@ def enqueuing(database_url: str | None) -> Iterator[Carry]:
         try:
             yield carry
         finally:
-            if len(queues) == 1:
-                queue = queues.pop()
-                span.update_name(f"enqueue {queue}")
-                span.set_attribute("messaging.destination.name", queue)
-            if len(tasks) == 1:
-                span.set_attribute("outlive.task", tasks.pop())
-            if count == 1:
-                span.set_attribute("messaging.message.id", str(first))
-            else:
-                span.set_attribute("messaging.batch.message_count", count)
+            if enqueued.queue is not None:
+                span.update_name(f"enqueue {enqueued.queue}")
+            span.set_attributes(enqueued.attributes())

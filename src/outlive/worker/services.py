@@ -174,8 +174,8 @@ class Services:
     def starting(self, job: Claimed) -> tuple[str, str] | None:
         return self.telemetry.starting(job)
 
-    def traced(self, spans: bytes) -> None:
-        self.telemetry.traced(spans)
+    def traced(self, spans: bytes, *, to_sentry: bool) -> None:
+        self.telemetry.traced(spans, to_sentry=to_sentry)
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
         self.end_lines.add(job, end)

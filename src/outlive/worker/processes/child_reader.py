@@ -118,9 +118,9 @@ class ChildReader:
             case protocol.Stack(token, stack):
                 if (one := child.find(token)) and child.shared and len(stack) <= protocol.MAX_STACK_CHARS:
                     one.stack = stack
-            case protocol.Spans(spans):
+            case protocol.Spans(spans, to_sentry):
                 if len(spans) <= protocol.MAX_SPANS_BYTES:
-                    self._report.traced(spans)
+                    self._report.traced(spans, to_sentry=to_sentry)
             case protocol.Imported(token):
                 if one := child.find(token):
                     one.imported = True

@@ -181,7 +181,9 @@ class Child:
             last = self.served >= one.facts.max_jobs or one.apart
             limits = (last, max_result_bytes, job.source, one.trace, one.kept, one.shares, job.failures, job.queue)
             texts = luggage.of(job.options)
-            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits, one.decisive, texts))
+            ready_at = 0.0 if one.trace is None else job.ready_at.timestamp()
+            more = (one.decisive, texts, ready_at)
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits, *more))
         self.retiring = self.retiring or last
         self.flush()
         return True

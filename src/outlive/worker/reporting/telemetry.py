@@ -22,6 +22,7 @@ class Telemetry:
     def __init__(self, config: Config, worker: str, sentry: Mapping[str, str] | None = None) -> None:
         """Nothing is reported unless the settings say so. ConfigError: a library is not installed."""
         self._tracing: Tracing | None = None
+        self._crashes: Crashes | None = None
         self.receivers: list[Tracing | Crashes] = []
         if config.otel:
             from outlive.telemetry.tracing import Tracing  # Not at the top: the libraries are optional.
@@ -31,7 +32,8 @@ class Telemetry:
         if config.sentry:
             from outlive.telemetry.crashes import Crashes
 
-            self.receivers.append(Crashes(worker, sentry or {}))
+            self._crashes = Crashes(worker, sentry or {})
+            self.receivers.append(self._crashes)
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
         """A job goes to a child. Returns the context of its span, or with Sentry alone of the one that enqueued it."""
@@ -40,11 +42,14 @@ class Telemetry:
         if not self.receivers:
             return None
         trace, parent, own = carried.trace_of_attempt(job)
-        return f"00-{trace}-{parent or own}-01", ""
+        return f"00-{trace}-{parent or own}-01", carried.carried_by(job.options).tracestate or ""
 
-    def traced(self, spans: bytes) -> None:
-        """A child sends spans of its own."""
-        if self._tracing is not None:
+    def traced(self, spans: bytes, *, to_sentry: bool) -> None:
+        """A child sends spans of its own, or a transaction of Sentry."""
+        if to_sentry:
+            if self._crashes is not None:
+                self._crashes.relay(spans)
+        elif self._tracing is not None:
             self._tracing.relay(spans)
 
     def ended(self, job: Claimed, end: Ended) -> None:
