@@ -127,6 +127,15 @@ def on_purpose() -> None:
         raise outlive.Fail("as intended") from error
 
 
+@app.task
+def reported() -> None:
+    try:
+        raise KeyError("the cause")
+    except KeyError as error:
+        sentry_sdk.capture_exception(error)
+        raise outlive.Fail("as intended") from error
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise SystemExit(9)

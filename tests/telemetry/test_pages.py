@@ -28,9 +28,16 @@ def test_the_jobs_of_the_page_of_sentry_make_one_event_each(database_url, tmp_pa
         with pages.shell(tmp_path, database_url, **where) as shell:
             pages.run("how-to/sentry.md", shell, tmp_path, database_url)
             eventually(lambda: len(receiver.events()) == 2, within_s=60, what="both events are sent")
+            eventually(lambda: len(receiver.items("check_in")) == 4, within_s=60, what="both schedules check in")
         raised, crashed = sorted(receiver.events(), key=lambda event: str(event["transaction"]))
         assert raised["exception"]["values"][0]["value"] == "order 7 has no address"
         assert crashed["extra"]["output"] == "resizing 7\n"
         assert crashed["contexts"]["outlive"]["signal"] == "SIGSEGV"
         functions = [frame["function"] for frame in crashed["exception"]["values"][0]["stacktrace"]["frames"]]
         assert functions == ["resize", "string_at"]
+        made = [(one["monitor_slug"], one["status"]) for one in receiver.items("check_in")]
+        slugs = ("hourly-sync", "nightly-report")
+        assert sorted(made) == [(slug, status) for slug in slugs for status in ("in_progress", "ok")]
+        nightly = next(one for one in receiver.items("check_in") if one["monitor_slug"] == "nightly-report")
+        assert nightly["monitor_config"]["schedule"] == {"type": "crontab", "value": "0 2 * * *"}
+        assert not receiver.items("transaction"), "nothing turns tracing on"

@@ -134,7 +134,7 @@ def test_an_attempt_that_is_tried_again_makes_no_event_and_the_last_one_does(sta
     worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
     recovering = observed.recover.enqueue()
     jobs = {end: observed.ask_again.using(max_attempts=2).enqueue(end) for end in ("retry", "memory", "fix")}
-    jobs["final"] = observed.refuse.enqueue()
+    jobs |= {"final": observed.refuse.enqueue(), "asked for": observed.reported.enqueue()}
     ended = (State.FAILED,)
     eventually(lambda: all(job.status() in ended for job in jobs.values()), within_s=30, what="all have failed")
     eventually(lambda: recovering.status() is State.SUCCEEDED, within_s=30, what="the third attempt succeeds")
@@ -147,6 +147,7 @@ def test_an_attempt_that_is_tried_again_makes_no_event_and_the_last_one_does(sta
         str(jobs["memory"].id): ("2", "MemoryError"),
         str(jobs["fix"].id): ("2", "LookupError"),
         str(jobs["final"].id): ("1", "ValueError"),
+        str(jobs["asked for"].id): ("1", "KeyError"),
     }
 
 
