@@ -357,15 +357,11 @@ class App:
 
     def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
         """The same jobs with the baggage and the trace context of now."""
-        if self.config.otel:
-            from outlive.telemetry import producing
+        if not (self.config.otel or self.config.sentry):
+            return luggage.loaded(requests)
+        from outlive.telemetry import carried
 
-            return producing.carrying(requests)
-        if self.config.sentry:
-            from outlive.telemetry import carried
-
-            return carried.carrying_sentry(requests)
-        return luggage.loaded(requests)
+        return carried.carrying(requests, otel=self.config.otel)
 
     def traced(self, request: JobRequest) -> JobRequest:
         """A job that is enqueued later, with the trace context of now."""

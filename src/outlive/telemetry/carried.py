@@ -26,7 +26,16 @@ class Carried(msgspec.Struct, frozen=True):
     tracestate: str | None = None
 
 
-def carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
+def carrying(requests: list[JobRequest], *, otel: bool) -> list[JobRequest]:
+    """The same jobs with the baggage and the trace context of now: OpenTelemetry's, or Sentry's without that."""
+    if otel:
+        from outlive.telemetry import producing  # Not at the top: its library is optional.
+
+        return producing.carrying(requests)
+    return _carrying_sentry(requests)
+
+
+def _carrying_sentry(requests: list[JobRequest]) -> list[JobRequest]:
     """The same jobs with the trace of Sentry that is current here, if its SDK is started."""
     sdk = sys.modules.get("sentry_sdk")
     if sdk is None or not sdk.get_client().is_active():
