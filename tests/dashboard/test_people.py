@@ -214,8 +214,7 @@ def signed_in(request: HTTPConnection) -> Signed:
 
 
 async def signed_in_later(request: HTTPConnection) -> Signed:
-    await asyncio.sleep(0)
-    return signed_in(request)
+    return await asyncio.to_thread(signed_in, request)
 
 
 @pytest.mark.parametrize("who", [signed_in, signed_in_later])
