@@ -7,14 +7,13 @@ import operator
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import job_gateway, luggage, store, validation, wire
-from outlive.client import declaring, looking, redirection
+from outlive import store, validation, wire
+from outlive.client import carrying, declaring, looking, redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.handles import Queue, ScheduleHandle, Worker
@@ -36,14 +35,12 @@ if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
-    from outlive.telemetry.producing import Carry
 
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], object])
 L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
 F = TypeVar("F", bound=OnFailed)
-_UNTRACED: AbstractContextManager[Carry] = nullcontext(list)
 
 
 class App:
@@ -65,7 +62,7 @@ class App:
         """By name. A task is also here under the names that it had before."""
         self.queue_of = declaring.routes(queue_of or {})
         self.sources: dict[str, Source] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []
         self.lifespans: list[FunctionType] = []
         """What runs in each process before its first job."""
@@ -278,7 +275,7 @@ class App:
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             requests = carry([job.request for job in jobs])
             statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, self.runner.run_all(statements, connection))
@@ -287,7 +284,7 @@ class App:
         self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
     ) -> list[Job[R]]:
         """The async twin of `enqueue_many`."""
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             requests = carry([job.request for job in jobs])
             statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, await self.runner.arun_all(statements, connection))
@@ -300,7 +297,7 @@ class App:
         """
         taken, count, sent = portions(job.request for job in jobs), 0, None
         if (connection := self.runner.transaction() if connection is None else connection) is not None:
-            with self._enqueuing(connection) as carry:
+            with carrying.enqueuing(self.config, connection) as carry:
                 for portion in taken:
                     self.runner.run_all(self._statements(carry(portion), notify=True), connection)
                     count += len(portion)
@@ -308,7 +305,7 @@ class App:
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
         # The next portion is packed while the database writes the last one.
-        with self._enqueuing(connection) as carry, ThreadPoolExecutor(1) as sender:
+        with carrying.enqueuing(self.config, connection) as carry, ThreadPoolExecutor(1) as sender:
             for portion in taken:
                 statements = self._statements(carry(portion))
                 if sent is not None:
@@ -323,38 +320,16 @@ class App:
     async def aenqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection | None = None) -> int:
         """The async twin of `enqueue_stream`."""
         count = 0
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             for portion in portions(job.request for job in jobs):
                 statements = self._statements(carry(portion), notify=connection is not None or self.runner.joins)
                 await self.runner.arun_all(statements, connection)
                 count += len(portion)
         return count
 
-    def _enqueuing(self, connection: AnyConnection | None) -> AbstractContextManager[Carry]:
-        """A span of OpenTelemetry around an enqueue, or the trace of Sentry, and what lets jobs carry it."""
-        config = self.config
-        if config.otel:
-            from outlive.telemetry import producing  # Not at the top: its library is optional.
-
-            return producing.enqueuing(config.database_url if connection is None else None)
-        carries = config.sentry or job_gateway.gateway is not None or job_gateway.baggage.get()
-        return nullcontext(self._carrying) if carries else _UNTRACED
-
-    def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
-        """The same jobs with the baggage and the trace context of now."""
-        if self.config.otel:
-            from outlive.telemetry import producing
-
-            return producing.carrying(requests)
-        if self.config.sentry:
-            from outlive.telemetry import carried
-
-            return carried.carrying_sentry(requests)
-        return luggage.loaded(requests)
-
     def traced(self, request: JobRequest) -> JobRequest:
         """A job that is enqueued later, with the trace context of now."""
-        return self._carrying([request])[0]
+        return carrying.loaded(self.config, [request])[0]
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""

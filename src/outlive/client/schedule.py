@@ -102,7 +102,7 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         if given.get("priority") is None:
             given["priority"] = task.policy.priority
         schedule = Schedule(name=own_name, task=task.name, was=was, args=packed, **given)
-        if app.schedules.setdefault(schedule.name, schedule) != schedule:
+        if app.declared_schedules.setdefault(schedule.name, schedule) != schedule:
             raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
         return cast("Task[..., Any, Any]", function) if task is found else task
 
