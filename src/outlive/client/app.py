@@ -13,15 +13,15 @@ from uuid import UUID
 
 from outlive import config as configuration
 from outlive import store, validation, wire
-from outlive.client import carrying, declaring, looking, redirection
+from outlive.client import carrying, declaring, looking, redirection, scheduling
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.handles import Queue, ScheduleHandle, Worker
 from outlive.client.job import Job
-from outlive.client.looking import JobFilters, JobInfo, WorkerInfo
+from outlive.client.looking import JobFilters, JobInfo, ScheduleInfo, WorkerInfo
 from outlive.client.options import BoundJob, OnFailed
 from outlive.client.portions import portions
-from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
+from outlive.client.schedule import NewSchedule, ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, follower
@@ -229,7 +229,43 @@ class App:
 
     def get_schedule(self, name: str) -> ScheduleHandle:
         """A handle on a schedule by its name. It does not ask the database."""
-        return ScheduleHandle(validation.identifier("the name of a schedule", name), self.runner)
+        return ScheduleHandle(validation.identifier("the name of a schedule", name), self)
+
+    def add_schedule(
+        self,
+        name: str,
+        task: Task[..., Any, Any] | str,
+        *,
+        connection: SyncConnection | None = None,
+        **options: Unpack[NewSchedule],
+    ) -> ScheduleHandle:
+        """Make a schedule while workers run, such as one of a customer: `app.add_schedule("acme", report, every="1h")`.
+
+        No app declares it, so deploys leave it alone, until `remove`. ConfigError: there is one of this name. With a
+        connection, it exists if that transaction commits.
+        """
+        carry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.run(one, connection))
+        return ScheduleHandle(name, self)
+
+    async def aadd_schedule(
+        self,
+        name: str,
+        task: Task[..., Any, Any] | str,
+        *,
+        connection: AsyncConnection | None = None,
+        **options: Unpack[NewSchedule],
+    ) -> ScheduleHandle:
+        """The async twin of `add_schedule`."""
+        await acarry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.arun(one, connection))
+        return ScheduleHandle(name, self)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, as `outlive schedules` lists them: those of apps, of operators and of `add_schedule`."""
+        return carry_out(scheduling.listed(), self.runner.run)
+
+    async def aschedules(self) -> list[ScheduleInfo]:
+        """The async twin of `schedules`."""
+        return await acarry_out(scheduling.listed(), self.runner.arun)
 
     def jobs(self, *, limit: int = 100, **which: Unpack[JobFilters]) -> list[JobInfo]:
         """The jobs that match, the newest first, as `outlive jobs` lists them: `app.jobs(state="failed")`."""
