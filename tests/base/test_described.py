@@ -1,6 +1,7 @@
 """Arguments that come without the code of their task are compared with what a worker has described of it."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any, Literal, Optional
 
@@ -49,8 +50,8 @@ def test_nothing_is_refused_that_the_task_takes(function):
     codec, refused = Codec("task", function), 0
     for given in arguments():
         data = msgspec.json.encode(given)
-        why = refusal(lambda data=data: expect_fitting("task", codec.parameters(), data))
-        assert not why or refusal(lambda data=data: codec.unpack(data)), (given, why)
+        why = refusal(partial(expect_fitting, "task", codec.parameters(), data))
+        assert not why or refusal(partial(codec.unpack, data)), (given, why)
         refused += bool(why)
     assert refused
 

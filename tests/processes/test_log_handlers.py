@@ -46,6 +46,16 @@ def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fie
     assert "exception" not in lines[2]["extra"]
 
 
+def test_an_event_of_structlog_has_its_exception_however_that_is_given(start, queue, database_url):
+    worker = start(target="tests.processes.structured:app", log_format="json")
+    job = App(database_url).get_job(queue.make("tests.processes.structured.talk_of_errors"))
+    assert finished(job) is State.SUCCEEDED
+    worker.says("succeeded")
+    lines = [json.loads(line) for line in worker.log().splitlines() if '"stream":' in line]
+    assert [line["message"] for line in lines] == ["itself", "current", "one", "later"]
+    assert all(line["exception"].endswith("ValueError: no price") for line in lines)
+
+
 def test_a_record_of_the_root_logger_keeps_its_level_although_python_configures_it(start, queue):
     worker = start(target="tests.processes.talking:app")
     job = talking.talk_to_root.enqueue()

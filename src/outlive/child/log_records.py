@@ -109,7 +109,11 @@ def _unpacked(record: Any) -> tuple[Any, dict[str, object]]:
     """A record of structlog, whose message is a dict for its ProcessorFormatter: the event as the message."""
     fields = dict(record.msg)
     error = fields.pop("exc_info", None) or record.exc_info
-    given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": sys.exc_info() if error is True else error}
+    if isinstance(error, BaseException):
+        error = type(error), error, error.__traceback__
+    elif error and not isinstance(error, tuple):  # True, or 1.
+        error = sys.exc_info()
+    given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": error}
     if isinstance(fields.get("exception"), str):  # As its processor `format_exc_info` has rendered it.
         given["exc_text"] = fields.pop("exception")
     return sys.modules[LOGGING].makeLogRecord(vars(record) | given), fields

@@ -6,7 +6,7 @@ import functools
 import operator
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
@@ -19,17 +19,17 @@ from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.handles import Queue, ScheduleHandle, Worker
 from outlive.client.job import Job
 from outlive.client.looking import JobFilters, JobInfo, ScheduleInfo, WorkerInfo
-from outlive.client.options import BoundJob, OnFailed
+from outlive.client.options import BoundJob, OnFailed, callback
 from outlive.client.portions import portions
 from outlive.client.schedule import NewSchedule, ScheduleDecorator, ScheduleOptions, decorator
-from outlive.client.source import Source
+from outlive.client.source import Source, limits_of
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, follower
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
-from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
+from outlive.model import JobRequest, Record, Schedule, new_job_id
 from outlive.statement import Statement, acarry_out, carry_out
-from outlive.validation import Duration, count, optional, positive
+from outlive.validation import Duration
 
 if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
@@ -40,6 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], object])
 L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
+W = TypeVar("W", bound=Callable[[], Iterator[None]])
 F = TypeVar("F", bound=OnFailed)
 
 
@@ -64,8 +65,10 @@ class App:
         self.sources: dict[str, Source] = {}
         self.declared_schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []
-        self.lifespans: list[FunctionType] = []
         """What runs in each process before its first job."""
+        self.lifespans: list[FunctionType] = []
+        self.surroundings: list[FunctionType] = []
+        """What runs around each job, the first outermost."""
         self.follower: dict[str, Any] | None = None
         """The job that follows a failure, as the database takes it."""
         if isinstance(database_url, str) and database_url and not re.search(r"[=:/]", database_url):
@@ -139,6 +142,14 @@ class App:
         self.lifespans.append(declaring.expect(function, declaring.ASYNC_GENERATOR, rule))
         return function
 
+    def around_job(self, function: W, /) -> W:
+        """Run a function around each attempt of a job: what stands before its `yield` before the task's function, what
+        stands after it afterwards. What the job raises is raised by the `yield`; the function must let it pass.
+        """
+        rule = "@app.around_job takes a plain function without parameters that yields once"
+        self.surroundings.append(declaring.expect(function, declaring.GENERATOR, rule))
+        return function
+
     def on_failed(self, task: F, /) -> F:
         """Enqueue a job of this task, `@app.on_failed` above `@app.task`, for each job that fails for good or is
         quarantined and names no other task with `using(on_failed=…)`.
@@ -168,14 +179,7 @@ class App:
         breaker_pause: Duration = 300.0,
     ) -> Source:
         """Declare an outside service that jobs call. Workers store its limits at startup; operators override them."""
-        limits = SourceLimits(
-            name=validation.identifier("the name of a source", name),
-            rate_limit_per_minute=optional(positive)("rate_limit_per_minute", rate_limit_per_minute),
-            burst=count("burst", burst),
-            max_concurrency=optional(count)("max_concurrency", max_concurrency),
-            breaker_failures=count("breaker_failures", breaker_failures),
-            breaker_pause_s=positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
-        )
+        limits = limits_of(name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause)
         source = self.sources.setdefault(name, Source(limits, self.runner, lambda: self.cache))
         if source.limits != limits:
             raise ConfigError(f"the source {name} is declared twice with different limits: declare it once")
@@ -305,7 +309,7 @@ class App:
         """
         batch = Batch(id or new_job_id(), self.runner, connection)
         callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-        jobs = {event: self.traced(_callback(event, job)) for event, job in callbacks.items() if job is not None}
+        jobs = {event: self.traced(callback(event, job)) for event, job in callbacks.items() if job is not None}
         opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
         return BatchBlock(batch, opening)
 
@@ -390,10 +394,3 @@ class App:
     def decode_result(self, task: str, data: bytes) -> object:
         """A result as its task is annotated. The result of a task that this app does not have is plain JSON."""
         return self.tasks[task].codec.decode_result(data) if task in self.tasks else wire.decode(data)
-
-
-def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
-    if job.request.dedupe_key is not None or job.request.links is not None:
-        raise ConfigError(f"{event} can have neither a dedupe key nor a batch, a concurrency key or jobs to wait for")
-    job.app.check(job.request)
-    return job.request

@@ -144,7 +144,7 @@ class ScheduleHandle:
         await acarry_out(scheduling.setting(self._app, self.name, changes), self._app.runner.arun)
 
     def reset(self) -> None:
-        """Take back what operators have set: the app's declaration applies again."""
+        """Take back what operators have set: the app's declaration applies again. A pause stays."""
         self._app.runner.run(store.reset_schedule(self.name))
 
     async def areset(self) -> None:
