@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from outlive.client.linking import group as group
     from outlive.client.linking import result_of as result_of
     from outlive.client.looking import JobInfo as JobInfo
+    from outlive.client.looking import QueueInfo as QueueInfo
+    from outlive.client.looking import ScheduleInfo as ScheduleInfo
     from outlive.client.looking import WorkerInfo as WorkerInfo
     from outlive.client.options import BoundJob as BoundJob
     from outlive.client.records import dedupe_key as dedupe_key
@@ -69,7 +71,7 @@ _NAMES = {
     "client.handles": "Queue ScheduleHandle Worker",
     "client.job": "Job agather gather",
     "client.linking": "Group achain agroup chain group result_of",
-    "client.looking": "JobInfo WorkerInfo",
+    "client.looking": "JobInfo QueueInfo ScheduleInfo WorkerInfo",
     "client.options": "BoundJob",
     "client.records": "dedupe_key",
     "client.source": "Request Source",

@@ -22,6 +22,8 @@ from outlive.model import DueSchedule, Schedule
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RESOLUTION = timedelta(microseconds=1)
+SHOWN = 5
+"""How many of its next firings programs are told of a schedule."""
 
 
 class Timetable:

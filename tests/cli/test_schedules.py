@@ -8,8 +8,9 @@ import pytest
 
 from outlive import store
 from outlive.model import Schedule
+from outlive.policy import Parameter
 from tests.driving.commands import Cli
-from tests.driving.making import Queue
+from tests.driving.making import Queue, register_task
 from tests.driving.schedules import let_sessions_begin_with
 
 NAME = "shop.report"
@@ -126,6 +127,17 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli, queue):
     assert (row["overlap"], row["declared_by"]) == ("skip", None)
     assert cli("schedules", "remove", "pay").out == "schedule pay is removed\n"
     assert queue.count("schedules") == 0
+
+
+def test_set_refuses_arguments_that_the_task_would_refuse_as_a_worker_has_described_it(cli, queue, report):
+    register_task(queue, name=NAME, signature=(Parameter("kind", annotation="str", default='"short"'),))
+    ran = cli("schedules", "set", NAME, "--args", '{"kind": 3}')
+    assert f"the schedule {NAME} is refused: {NAME} can't be enqueued: argument kind: expected str, got int" in ran.err
+    assert ran.code == 2
+    new = cli("schedules", "set", "new", "--task", NAME, "--every", "1h", "--args", '{"kind": 3}')
+    assert "the schedule new is refused" in new.err
+    assert [row["args"] for row in cli("schedules", "--json").json] == [{"kind": "long"}]
+    assert cli("schedules", "set", NAME, "--args", '{"kind": "x", "others": 3}').code == 0
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ import pytest
 import outlive
 from outlive.client.options import BoundJob
 from outlive.errors import WrongConnection
+from outlive.policy import Parameter
 from tests.client.example import add, fetch, take
 from tests.driving.databases import new_database
 from tests.driving.libraries import LIBRARIES, Transaction, drive
-from tests.driving.making import Queue
+from tests.driving.making import Queue, register_task
 from tests.driving.workers import ROOT
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -256,3 +257,28 @@ def test_no_library_is_imported_that_the_caller_does_not_use():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert not {"psycopg", "asyncpg", "sqlalchemy", "django", "greenlet"} & set(done.stdout.split())
+
+
+def test_a_schedule_is_made_with_the_row_beside_it_or_not_at_all(app, within, queue):
+    queue.execute("delete from outlive.schedules")
+    register_task(queue, name="shop.report", signature=(Parameter("kind", annotation="str"),))
+    start = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+    made = {"args": {"kind": NASTY[-2] + "ä"}, "every": "1h", "start": start, "timezone": "Europe/Berlin"}
+
+    async def roll_back(mine: Transaction) -> None:
+        assert await mine.add_schedule(app, "customer-7", "shop.report", **made) == ["customer-7"]
+        assert app.schedules() == []
+        await mine.rollback()
+
+    async def commit(mine: Transaction) -> None:
+        with pytest.raises(outlive.BadArguments, match="argument kind: expected str, got int"):
+            await mine.add_schedule(app, "customer-7", "shop.report", every="1h", args={"kind": 3})
+        await mine.execute("insert into mine values (1)")
+        assert await mine.add_schedule(app, "customer-7", "shop.report", **made) == ["customer-7"]
+        await mine.commit()
+
+    within(roll_back)
+    assert app.schedules() == []
+    within(commit)
+    [found] = app.schedules()
+    assert (found.args, found.every_s, found.starts_at) == ({"kind": NASTY[-2] + "ä"}, 3600.0, start)

@@ -38,7 +38,7 @@ def app() -> outlive.App:
 
 
 def declared(app: outlive.App) -> Schedule:
-    (schedule,) = app.schedules.values()
+    (schedule,) = app.declared_schedules.values()
     return schedule
 
 
@@ -47,7 +47,7 @@ def test_a_task_is_scheduled_and_stays_the_task_that_it_is(app):
     assert app.schedule("*/5 * * * *", timezone="Europe/Berlin")(task) is task
     name = "tests.client.test_schedules.report"
     expected = Schedule(name=name, task=name, args=b"{}", cron="*/5 * * * *", timezone="Europe/Berlin")
-    assert app.schedules == {name: expected}
+    assert app.declared_schedules == {name: expected}
 
 
 def test_a_plain_function_becomes_a_task(app):
@@ -106,7 +106,7 @@ def test_an_argument_of_the_wrong_type_is_refused_with_the_names_of_schedule_and
     said = f"^the schedule noon is refused: tests.client.test_schedules.bill can't be enqueued: {fault}$"
     with pytest.raises(outlive.BadArguments, match=said):
         app.schedule(every=60, name="noon", args=args)(bill)
-    assert app.schedules == {}
+    assert app.declared_schedules == {}
 
 
 def test_a_task_may_have_several_schedules_under_names_of_their_own(app):
@@ -115,7 +115,7 @@ def test_a_task_may_have_several_schedules_under_names_of_their_own(app):
     @app.task(name="twice")
     def twice() -> None: ...
 
-    assert app.schedules.keys() == {twice.name, "noon"}
+    assert app.declared_schedules.keys() == {twice.name, "noon"}
     with pytest.raises(outlive.ConfigError, match="two schedules are named noon: give one of them another name"):
         app.schedule("1 12 * * *", name="noon")(twice)
 
@@ -152,7 +152,7 @@ def test_a_task_may_have_several_schedules_under_names_of_their_own(app):
 def test_nonsense_is_refused_where_it_is_declared(app, cron, options, reason):
     with pytest.raises(outlive.ConfigError, match=reason):
         app.schedule(cron, **options)(report)
-    assert app.schedules == {}
+    assert app.declared_schedules == {}
 
 
 @pytest.mark.parametrize("args", [None, {"link": "x"}, ["a", "b"], {"url": {1, 2}}])
@@ -171,7 +171,7 @@ def test_a_task_of_another_app_or_with_options_for_its_jobs_is_refused(app):
 def test_the_priority_of_a_task_holds_for_its_schedule_too(app):
     app.schedule(every=60)(app.task(priority=2)(report))
     app.schedule(every=60, priority=0, name="urgent")(app.tasks["tests.client.test_schedules.report"])
-    assert [one.priority for one in app.schedules.values()] == [2, 0]
+    assert [one.priority for one in app.declared_schedules.values()] == [2, 0]
 
 
 def test_a_declaration_loads_neither_cronsim_nor_time_zones():

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import outlive
+from outlive import store
+from outlive.client import looking
 from outlive.client.options import BoundJob, JobOptions
 from outlive.client.task import Task
 
@@ -41,6 +43,16 @@ class Transaction:
         if self.is_async:
             return await app.aenqueue_many(jobs, connection=self.connection)
         return app.enqueue_many(jobs, connection=self.connection)
+
+    async def add_schedule(self, app: outlive.App, name: str, task: str, **options: Any) -> list[str]:
+        """Make a schedule, and read in the same transaction which there are."""
+        if self.is_async:
+            await app.aadd_schedule(name, task, connection=self.connection, **options)
+            rows = await app.runner.arun(store.schedule_infos(), self.connection)
+        else:
+            app.add_schedule(name, task, connection=self.connection, **options)
+            rows = app.runner.run(store.schedule_infos(), self.connection)
+        return [looking.schedule_info(row).name for row in rows]
 
     async def send(self, job: outlive.Job[Any], signal: str, value: object) -> None:
         if self.is_async:

@@ -194,7 +194,7 @@ def fire_a_schedule(run: Callable[..., Any]) -> None:
     run(store.add_schedule("by hand", {"task": "work", "every_s": 60}))
     run(store.set_schedule("by hand", {"every_s": 30}), store.pause_schedule("report"))
     run(store.resume_schedule("report"), store.run_schedule("report"), store.reset_schedule("report"))
-    run(store.remove_schedule("report"))
+    run(store.remove_schedule("report"), store.schedule_infos(["by hand"]))
     assert [row["name"] for row in run(store.list_schedules())] == ["by hand"]
 
 
@@ -286,6 +286,8 @@ def test_a_worker_can_run_every_statement_of_the_store(queue, database_url):
             store.list_lanes(limit=10),
             store.list_tasks(),
             store.task("work"),
+            store.signature("work"),
+            store.queue_info("mail"),
             store.count_jobs(),
             store.rates(),
             store.latencies(),

@@ -28,7 +28,9 @@ SECTIONS: dict[str, list[str]] = {
         "gather",
         "agather",
         "Queue",
+        "QueueInfo",
         "ScheduleHandle",
+        "ScheduleInfo",
         "Worker",
         "WorkerInfo",
     ],
@@ -63,7 +65,9 @@ BESIDE: dict[str, Any] = {
 OPTIONS: dict[str, list[Any]] = {
     "App.task": [declaring.TaskOptions, policy.LimitOptions],
     "Task.using": [options.JobOptions, policy.LimitOptions],
-    "App.schedule": [schedule.ScheduleOptions],
+    "App.schedule": [schedule.ScheduleOptions, schedule.ScheduleFields],
+    "App.add_schedule": [schedule.NewSchedule, schedule.ScheduleFields],
+    "ScheduleHandle.set": [schedule.ScheduleChanges, schedule.ScheduleFields],
     "App.jobs": [looking.JobFilters],
 }
 """The options behind `**options`."""

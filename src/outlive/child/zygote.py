@@ -202,7 +202,7 @@ def prepare(name: str, log_level: str) -> tuple[Inheritance, protocol.Ready]:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
     serving.install_handlers(stack)
-    limits, schedules = [one.limits for one in app.sources.values()], list(app.schedules.values())
+    limits, schedules = [one.limits for one in app.sources.values()], list(app.declared_schedules.values())
     silent = telemetry.reports_elsewhere(app)
     ready = protocol.Ready(
         _facts_of(app), limits, schedules, _threads(), dict(app.settings), watchers.sentry, silent, unused
@@ -222,7 +222,7 @@ def _make_codecs(app: App) -> list[str]:
     """
     unused = {task.codec.unused_result() for task in app.tasks.values()}
     unused |= {one and f"the step {one}" for one in (step.codec.unused_result() for step in steps.DECLARED)}
-    for schedule in app.schedules.values():
+    for schedule in app.declared_schedules.values():
         try:
             app.tasks[schedule.task].codec.unpack(schedule.args)
         except BadArguments as error:

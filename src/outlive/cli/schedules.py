@@ -9,16 +9,16 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outlive import store, wire
+from outlive import store, timetable, wire
 from outlive.cli import job_filter, screen
 from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
 from outlive.cli.screen import Column, Listing, Row, Text, Times, of, text
+from outlive.client.scheduling import refuse_unless_it_can_fire
 from outlive.errors import ConfigError
 from outlive.humanize import duration, one_line
 from outlive.operations import facts, findings, schedule_changes
 from outlive.validation import identifier
 
-NEXT_IN_JSON = 5
 Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=job_filter.SCHEDULES)]
 _STYLES = {"in trouble": "bold red", "withdrawn": "dim", "paused": "yellow", "on": "green", "ended": "dim"}
 
@@ -65,7 +65,7 @@ def schedules(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequen
     """List the schedules; pause, resume, run, set, reset and remove them."""
 
     def look() -> Sequence[Row]:
-        rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=NEXT_IN_JSON)
+        rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=timetable.SHOWN)
         return [{**row, "args": wire.readable(row["args"])} for row in rows]
 
     return Listing(look, lambda rows: screen.table(SCHEDULES, rows) if rows else "there are no schedules")
@@ -111,8 +111,6 @@ def set_(
 
     With --task, a schedule that is withdrawn is in force again, and belongs to no app.
     """
-    if cron is not None and every is not None:
-        raise ConfigError("--cron and --every are both given: give only one of them")
     given = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
     given |= {"jitter": jitter, "start": start, "end": end, "queue": queue}
     given |= {"priority": None if priority is None else str(priority)}
@@ -127,7 +125,7 @@ def set_(
     identifier("the name of a schedule", name)
     if name not in found and ("task" not in values or not {"cron", "every_s"} & values.keys()):
         raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
-    schedule_changes.refuse_unless_it_can_fire(name, found.get(name, {}), values)
+    context.do(refuse_unless_it_can_fire(name, found.get(name, {}), values))
     make, verb, done = (store.set_schedule, "set", "set") if name in found else (store.add_schedule, "add", "made")
     context.audited(make(name, values), f"{verb} schedule", {"schedule": name, **values})
     screen.say(f"schedule {name} is {done}")

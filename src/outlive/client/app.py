@@ -7,36 +7,34 @@ import operator
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import job_gateway, luggage, store, validation, wire
-from outlive.client import declaring, looking, redirection
+from outlive import store, validation, wire
+from outlive.client import carrying, declaring, looking, redirection, scheduling
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.declaring import Decorator, TaskOptions
 from outlive.client.handles import Queue, ScheduleHandle, Worker
 from outlive.client.job import Job
-from outlive.client.looking import JobFilters, JobInfo, WorkerInfo
-from outlive.client.options import BoundJob, OnFailed
+from outlive.client.looking import JobFilters, JobInfo, ScheduleInfo, WorkerInfo
+from outlive.client.options import BoundJob, OnFailed, callback
 from outlive.client.portions import portions
-from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
-from outlive.client.source import Source
+from outlive.client.schedule import NewSchedule, ScheduleDecorator, ScheduleOptions, decorator
+from outlive.client.source import Source, limits_of
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, follower
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
-from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
+from outlive.model import JobRequest, Record, Schedule, new_job_id
 from outlive.statement import Statement, acarry_out, carry_out
-from outlive.validation import Duration, count, optional, positive
+from outlive.validation import Duration
 
 if TYPE_CHECKING:
     from outlive.caller_connections import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
-    from outlive.telemetry.enqueued import Carry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +42,6 @@ H = TypeVar("H", bound=Callable[[], object])
 L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
 W = TypeVar("W", bound=Callable[[], Iterator[None]])
 F = TypeVar("F", bound=OnFailed)
-_UNTRACED: AbstractContextManager[Carry] = nullcontext(list)
 
 
 class App:
@@ -66,7 +63,7 @@ class App:
         """By name. A task is also here under the names that it had before."""
         self.queue_of = declaring.routes(queue_of or {})
         self.sources: dict[str, Source] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []
         """What runs in each process before its first job."""
         self.lifespans: list[FunctionType] = []
@@ -182,14 +179,7 @@ class App:
         breaker_pause: Duration = 300.0,
     ) -> Source:
         """Declare an outside service that jobs call. Workers store its limits at startup; operators override them."""
-        limits = SourceLimits(
-            name=validation.identifier("the name of a source", name),
-            rate_limit_per_minute=optional(positive)("rate_limit_per_minute", rate_limit_per_minute),
-            burst=count("burst", burst),
-            max_concurrency=optional(count)("max_concurrency", max_concurrency),
-            breaker_failures=count("breaker_failures", breaker_failures),
-            breaker_pause_s=positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
-        )
+        limits = limits_of(name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause)
         source = self.sources.setdefault(name, Source(limits, self.runner, lambda: self.cache))
         if source.limits != limits:
             raise ConfigError(f"the source {name} is declared twice with different limits: declare it once")
@@ -243,7 +233,43 @@ class App:
 
     def get_schedule(self, name: str) -> ScheduleHandle:
         """A handle on a schedule by its name. It does not ask the database."""
-        return ScheduleHandle(validation.identifier("the name of a schedule", name), self.runner)
+        return ScheduleHandle(validation.identifier("the name of a schedule", name), self)
+
+    def add_schedule(
+        self,
+        name: str,
+        task: Task[..., Any, Any] | str,
+        *,
+        connection: SyncConnection | None = None,
+        **options: Unpack[NewSchedule],
+    ) -> ScheduleHandle:
+        """Make a schedule while workers run, such as one of a customer: `app.add_schedule("acme", report, every="1h")`.
+
+        No app declares it, so deploys leave it alone, until `remove`. ConfigError: there is one of this name. With a
+        connection, it exists if that transaction commits.
+        """
+        carry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.run(one, connection))
+        return ScheduleHandle(name, self)
+
+    async def aadd_schedule(
+        self,
+        name: str,
+        task: Task[..., Any, Any] | str,
+        *,
+        connection: AsyncConnection | None = None,
+        **options: Unpack[NewSchedule],
+    ) -> ScheduleHandle:
+        """The async twin of `add_schedule`."""
+        await acarry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.arun(one, connection))
+        return ScheduleHandle(name, self)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, as `outlive schedules` lists them: those of apps, of operators and of `add_schedule`."""
+        return carry_out(scheduling.listed(), self.runner.run)
+
+    async def aschedules(self) -> list[ScheduleInfo]:
+        """The async twin of `schedules`."""
+        return await acarry_out(scheduling.listed(), self.runner.arun)
 
     def jobs(self, *, limit: int = 100, **which: Unpack[JobFilters]) -> list[JobInfo]:
         """The jobs that match, the newest first, as `outlive jobs` lists them: `app.jobs(state="failed")`."""
@@ -283,13 +309,13 @@ class App:
         """
         batch = Batch(id or new_job_id(), self.runner, connection)
         callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-        jobs = {event: self.traced(_callback(event, job)) for event, job in callbacks.items() if job is not None}
+        jobs = {event: self.traced(callback(event, job)) for event, job in callbacks.items() if job is not None}
         opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
         return BatchBlock(batch, opening)
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             requests = carry([job.request for job in jobs])
             statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, self.runner.run_all(statements, connection))
@@ -298,7 +324,7 @@ class App:
         self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
     ) -> list[Job[R]]:
         """The async twin of `enqueue_many`."""
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             requests = carry([job.request for job in jobs])
             statements = self._statements(requests, notify=connection is not None or self.runner.joins)
             return self._handles(requests, await self.runner.arun_all(statements, connection))
@@ -311,7 +337,7 @@ class App:
         """
         taken, count, sent = portions(job.request for job in jobs), 0, None
         if (connection := self.runner.transaction() if connection is None else connection) is not None:
-            with self._enqueuing(connection) as carry:
+            with carrying.enqueuing(self.config, connection) as carry:
                 for portion in taken:
                     self.runner.run_all(self._statements(carry(portion), notify=True), connection)
                     count += len(portion)
@@ -319,7 +345,7 @@ class App:
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
         # The next portion is packed while the database writes the last one.
-        with self._enqueuing(connection) as carry, ThreadPoolExecutor(1) as sender:
+        with carrying.enqueuing(self.config, connection) as carry, ThreadPoolExecutor(1) as sender:
             for portion in taken:
                 statements = self._statements(carry(portion))
                 if sent is not None:
@@ -334,38 +360,16 @@ class App:
     async def aenqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection | None = None) -> int:
         """The async twin of `enqueue_stream`."""
         count = 0
-        with self._enqueuing(connection) as carry:
+        with carrying.enqueuing(self.config, connection) as carry:
             for portion in portions(job.request for job in jobs):
                 statements = self._statements(carry(portion), notify=connection is not None or self.runner.joins)
                 await self.runner.arun_all(statements, connection)
                 count += len(portion)
         return count
 
-    def _enqueuing(self, connection: AnyConnection | None) -> AbstractContextManager[Carry]:
-        """A span of OpenTelemetry around an enqueue, or the trace of Sentry, and what lets jobs carry it."""
-        config = self.config
-        if config.otel:
-            from outlive.telemetry import producing  # Not at the top: its library is optional.
-
-            return producing.enqueuing(config.database_url if connection is None else None)
-        if config.sentry:
-            from outlive.telemetry import publishing
-
-            return publishing.enqueuing(self._carrying)
-        carries = job_gateway.gateway is not None or job_gateway.baggage.get()
-        return nullcontext(self._carrying) if carries else _UNTRACED
-
-    def _carrying(self, requests: list[JobRequest]) -> list[JobRequest]:
-        """The same jobs with the baggage and the trace context of now."""
-        if not (self.config.otel or self.config.sentry):
-            return luggage.loaded(requests)
-        from outlive.telemetry import carried
-
-        return carried.carrying(requests, otel=self.config.otel)
-
     def traced(self, request: JobRequest) -> JobRequest:
         """A job that is enqueued later, with the trace context of now."""
-        return self._carrying([request])[0]
+        return carrying.loaded(self.config, [request])[0]
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""
@@ -390,10 +394,3 @@ class App:
     def decode_result(self, task: str, data: bytes) -> object:
         """A result as its task is annotated. The result of a task that this app does not have is plain JSON."""
         return self.tasks[task].codec.decode_result(data) if task in self.tasks else wire.decode(data)
-
-
-def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
-    if job.request.dedupe_key is not None or job.request.links is not None:
-        raise ConfigError(f"{event} can have neither a dedupe key nor a batch, a concurrency key or jobs to wait for")
-    job.app.check(job.request)
-    return job.request

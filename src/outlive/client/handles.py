@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 from uuid import UUID
 
 from outlive import store, validation
+from outlive.client import looking, scheduling
+from outlive.client.looking import QueueInfo
+from outlive.client.schedule import ScheduleChanges
 from outlive.errors import ConfigError
-from outlive.statement import Statement
+from outlive.statement import Statement, acarry_out, carry_out
 
 if TYPE_CHECKING:
+    from outlive.client.app import App
     from outlive.client.statement_runner import StatementRunner
 
 
@@ -39,6 +43,14 @@ class Queue:
     async def aresume(self) -> bool:
         """The async twin of `resume`."""
         return await self._runner.arun(store.resume_queue(self.name))
+
+    def info(self) -> QueueInfo:
+        """How many jobs of the queue wait, run and so on, and whether it is paused."""
+        return looking.queue_info(self.name, self._runner.run(store.queue_info(self.name)))
+
+    async def ainfo(self) -> QueueInfo:
+        """The async twin of `info`."""
+        return looking.queue_info(self.name, await self._runner.arun(store.queue_info(self.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,44 +105,56 @@ class ScheduleHandle:
 
     name: str
     """The name of the schedule: that of its task, unless it was given another."""
-    _runner: StatementRunner = field(repr=False, compare=False)
+    _app: App = field(repr=False, compare=False)
 
     def pause(self) -> None:
         """Stop firing the schedule. Its jobs go on."""
-        self._runner.run(store.pause_schedule(self.name))
+        self._app.runner.run(store.pause_schedule(self.name))
 
     async def apause(self) -> None:
         """The async twin of `pause`."""
-        await self._runner.arun(store.pause_schedule(self.name))
+        await self._app.runner.arun(store.pause_schedule(self.name))
 
     def resume(self) -> None:
         """Fire the schedule again. What it has missed meanwhile follows its option `missed`."""
-        self._runner.run(store.resume_schedule(self.name))
+        self._app.runner.run(store.resume_schedule(self.name))
 
     async def aresume(self) -> None:
         """The async twin of `resume`."""
-        await self._runner.arun(store.resume_schedule(self.name))
+        await self._app.runner.arun(store.resume_schedule(self.name))
 
     def run(self) -> UUID:
         """Enqueue a job of the schedule now, beside its firings, also while it is paused. Returns the job's id."""
-        return self._runner.run(store.run_schedule(self.name))
+        return self._app.runner.run(store.run_schedule(self.name))
 
     async def arun(self) -> UUID:
         """The async twin of `run`."""
-        return await self._runner.arun(store.run_schedule(self.name))
+        return await self._app.runner.arun(store.run_schedule(self.name))
+
+    def set(self, **changes: Unpack[ScheduleChanges]) -> None:
+        """Change the schedule for all workers: `set(cron="0 4 * * *", args={"kind": "long"})`.
+
+        What is not given stays. Deploys keep the change; `reset` takes it back. Nothing is changed if the schedule
+        could not be fired so, or if its task does not take the arguments.
+        """
+        carry_out(scheduling.setting(self._app, self.name, changes), self._app.runner.run)
+
+    async def aset(self, **changes: Unpack[ScheduleChanges]) -> None:
+        """The async twin of `set`."""
+        await acarry_out(scheduling.setting(self._app, self.name, changes), self._app.runner.arun)
 
     def reset(self) -> None:
         """Take back what operators have set: the app's declaration applies again. A pause stays."""
-        self._runner.run(store.reset_schedule(self.name))
+        self._app.runner.run(store.reset_schedule(self.name))
 
     async def areset(self) -> None:
         """The async twin of `reset`."""
-        await self._runner.arun(store.reset_schedule(self.name))
+        await self._app.runner.arun(store.reset_schedule(self.name))
 
     def remove(self) -> None:
         """Delete the schedule. If an app declares it, the next worker of that app to start makes it again."""
-        self._runner.run(store.remove_schedule(self.name))
+        self._app.runner.run(store.remove_schedule(self.name))
 
     async def aremove(self) -> None:
         """The async twin of `remove`."""
-        await self._runner.arun(store.remove_schedule(self.name))
+        await self._app.runner.arun(store.remove_schedule(self.name))

@@ -1,12 +1,14 @@
-"""What apps see of jobs and workers: `job.info()`, `app.jobs(…)`, `app.workers()`, and the records of jobs."""
+"""What apps see of jobs, workers, queues and schedules, such as `job.info()` and `app.jobs(…)`, and of records."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, TypedDict
 from uuid import UUID
+
+import msgspec
 
 from outlive import store, validation, wire
 from outlive.model import Record
@@ -107,6 +109,82 @@ class WorkerInfo:
     """Why it can't start jobs at present."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as it was when the database was asked. More than 10,000 jobs of a task are estimated."""
+
+    name: str
+    """Its name."""
+    paused: bool = False
+    """Whether no worker claims its jobs."""
+    paused_at: datetime | None = None
+    """Since when."""
+    waiting: int = 0
+    """How many jobs wait for their time, their next try or a worker."""
+    ready: int = 0
+    """How many of these could run now."""
+    running: int = 0
+    """How many jobs run."""
+    blocked: int = 0
+    """How many wait for other jobs, or for an operator."""
+    suspended: int = 0
+    """How many wait as their code says."""
+    quarantined: int = 0
+    """How many are in quarantine."""
+    oldest_ready_at: datetime | None = None
+    """Since when the first of the ready jobs could run. None: no job is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule as it was when the database was asked. A field is `None` if it is not set, or does not apply."""
+
+    name: str
+    """Its name."""
+    task: str
+    """The name of its task."""
+    args: Any
+    """The arguments of each job, as JSON."""
+    queue: str | None
+    """The queue of its jobs, if it is not the task's."""
+    priority: int | None
+    """The priority of its jobs."""
+    cron: str | None
+    """Its cron expression."""
+    every_s: float | None
+    """Its interval, if it has no cron expression."""
+    timezone: str
+    """The zone of the cron expression."""
+    missed: str
+    """What becomes of late firings: `skip`, `once` or `all`."""
+    overlap: str
+    """What becomes of a firing while the job of the one before is unfinished: `skip`, `queue` or `cancel`."""
+    jitter_s: float
+    """Each firing is delayed by a part of this."""
+    starts_at: datetime | None
+    """There are no firings before this."""
+    ends_at: datetime | None
+    """There are no firings after this."""
+    paused: bool
+    """Whether it is paused."""
+    declared_by: str | None
+    """The app that declares it. None: an operator or a program has made it."""
+    withdrawn_at: datetime | None
+    """Since when its app declares it no longer: it fires nothing."""
+    changed: bool
+    """Whether it differs from what its app declares."""
+    next_at: datetime | None
+    """Its next firing, once a worker has planned it."""
+    last_job: UUID | None
+    """The id of the job that was made last."""
+    last_state: State | None
+    """The state of that job. None: no job was made yet, or it was pruned."""
+    trouble: str | None
+    """Why it can't fire."""
+    next: Sequence[datetime] = ()
+    """Its next five firings without jitter, whether it is paused or not."""
+
+
 def first_jobs(given: JobFilters, limit: int) -> Generator[Statement[Any], Any, list[JobInfo]]:
     """Yields statements, and returns the newest jobs that match."""
     wanted = _parsed(given)
@@ -145,6 +223,18 @@ def job_info(row: Row) -> JobInfo:
 
 def worker_info(row: dict[str, Any]) -> WorkerInfo:
     return WorkerInfo(**{one.name: row[one.name] for one in fields(WorkerInfo)})
+
+
+def queue_info(name: str, rows: Sequence[Row]) -> QueueInfo:
+    """A queue that nothing names yet is empty."""
+    return QueueInfo(*rows[0]) if rows else QueueInfo(name)
+
+
+def schedule_info(row: Row) -> ScheduleInfo:
+    from outlive import timetable  # Not at the top: job processes would pay for its libraries.
+
+    info = msgspec.json.decode(row[0], type=ScheduleInfo)
+    return replace(info, next=timetable.next_firings(asdict(info), row[1], timetable.SHOWN))
 
 
 def records(

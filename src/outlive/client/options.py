@@ -117,6 +117,14 @@ def waiting_for(ids: Iterable[UUID], job: BoundJob[R], on_failure: OnFailure | N
     return BoundJob(job.app, replace(job.request, links=wire.encode(links)))
 
 
+def callback(event: str, job: BoundJob[Any]) -> JobRequest:
+    """The job of a batch that is enqueued at this event."""
+    if job.request.dedupe_key is not None or job.request.links is not None:
+        raise ConfigError(f"{event} can have neither a dedupe key nor a batch, a concurrency key or jobs to wait for")
+    job.app.check(job.request)
+    return job.request
+
+
 def moment(name: str, value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise refused(name, value, "a datetime with a time zone")

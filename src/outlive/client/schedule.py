@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
+from outlive import wire
+from outlive.arguments import Codec
 from outlive.client.options import moment
 from outlive.client.task import Task
 from outlive.errors import BadArguments, ConfigError
@@ -45,15 +47,13 @@ _NUMBER = re.compile(r"(?<![/#\d])\d+")
 _CRON = re.compile(r"([0-9A-Z*,/#-]+ +){4,5}[0-9A-Z*,/#-]+", re.IGNORECASE)
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """The options of `@app.schedule`."""
+class ScheduleFields(TypedDict, total=False):
+    """What every schedule has, however it is made."""
 
     every: Duration
     """Fire at this interval, in place of a cron expression: from `start` on, or in step with 1970-01-01 00:00 UTC."""
     timezone: str
     """The zone of the cron expression, such as "Europe/Berlin"; UTC if it is not given."""
-    name: str | None
-    """The name of the schedule; that of its task if it is not given. A second schedule of a task needs its own."""
     args: Mapping[str, Any] | Sequence[Any] | None
     """The arguments of each job: by name, or by position."""
     missed: Literal["skip", "once", "all"]
@@ -70,6 +70,29 @@ class ScheduleOptions(TypedDict, total=False):
     """The queue of its jobs, in place of the task's."""
     priority: int | None
     """The priority of its jobs, in place of the task's."""
+
+
+class ScheduleOptions(ScheduleFields, total=False):
+    """The options of `@app.schedule`."""
+
+    name: str | None
+    """The name of the schedule; that of its task if it is not given. A second schedule of a task needs its own."""
+
+
+class NewSchedule(ScheduleFields, total=False):
+    """The options of `app.add_schedule`."""
+
+    cron: str | None
+    """The times of its firings, if `every` is not given."""
+
+
+class ScheduleChanges(ScheduleFields, total=False):
+    """What `app.get_schedule(…).set` changes."""
+
+    cron: str | None
+    """Fire at the times of this cron expression, in place of an interval."""
+    task: Task[..., Any, Any] | str
+    """The task of its jobs. A schedule that is withdrawn is in force again with it, and belongs to no app."""
 
 
 class ScheduleDecorator(Protocol):
@@ -95,14 +118,14 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         if app.tasks.get(task.name) is not task:
             raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
         own_name = name or task.name
-        packed = _packed(own_name, task, args)
+        data = packed(own_name, task.codec, args)
         # A schedule with a name of its own keeps that, whatever its task is called.
         was = () if name else task.was
         given = {"cron": cron and cron.strip(), **fields}
         if given.get("priority") is None:
             given["priority"] = task.policy.priority
-        schedule = Schedule(name=own_name, task=task.name, was=was, args=packed, **given)
-        if app.schedules.setdefault(schedule.name, schedule) != schedule:
+        schedule = Schedule(name=own_name, task=task.name, was=was, args=data, **given)
+        if app.declared_schedules.setdefault(schedule.name, schedule) != schedule:
             raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
         return cast("Task[..., Any, Any]", function) if task is found else task
 
@@ -128,22 +151,26 @@ def checked(where: str, cron: str | None, options: Mapping[str, Any]) -> dict[st
     return fields
 
 
-def _packed(name: str, task: Task[..., Any, Any], args: object) -> bytes:
-    """The arguments of each job of the schedule called `name`, as JSON."""
+def packed(name: str, codec: Codec | None, args: object) -> bytes:
+    """The arguments of each job of the schedule called `name`, as JSON, without a codec as they are."""
     if not isinstance(args, Mapping | list | tuple | None):
         raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
     by_position = tuple(args) if isinstance(args, list | tuple) else ()
     by_name = dict(args) if isinstance(args, Mapping) else {}
     try:
-        packed = task.codec.pack(by_position, by_name)
-    except BadArguments as error:
+        data = wire.encode(list(by_position) or by_name, "args") if codec is None else codec.pack(by_position, by_name)
+    except (BadArguments, wire.NotJson) as error:
         raise BadArguments(f"the schedule {name} is refused: {error}") from None
-    if len(packed) > MAX_ARGS_BYTES:
-        raise ConfigError(
-            f"the arguments of the schedule {name} have {len(packed):,} bytes, over the limit of "
-            f"{MAX_ARGS_BYTES:,}: store them elsewhere and pass a reference"
-        )
-    return packed
+    if len(data) > MAX_ARGS_BYTES:
+        raise too_large(name, len(data))
+    return data
+
+
+def too_large(name: str, bytes: int) -> ConfigError:
+    return ConfigError(
+        f"the arguments of the schedule {name} have {bytes:,} bytes, over the limit of "
+        f"{MAX_ARGS_BYTES:,}: store them elsewhere and pass a reference"
+    )
 
 
 def _jitter(name: str, value: object) -> float:

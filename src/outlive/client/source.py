@@ -42,6 +42,25 @@ _SET: Checks = {
 }
 
 
+def limits_of(
+    name: str,
+    rate_limit_per_minute: float | None,
+    burst: int,
+    max_concurrency: int | None,
+    breaker_failures: int,
+    breaker_pause: Duration,
+) -> SourceLimits:
+    """The limits that an app declares, checked."""
+    return SourceLimits(
+        name=identifier("the name of a source", name),
+        rate_limit_per_minute=optional(positive)("rate_limit_per_minute", rate_limit_per_minute),
+        burst=count("burst", burst),
+        max_concurrency=optional(count)("max_concurrency", max_concurrency),
+        breaker_failures=count("breaker_failures", breaker_failures),
+        breaker_pause_s=positive("breaker_pause", seconds("breaker_pause", breaker_pause)),
+    )
+
+
 class Source:
     """A source as the app declares it. Workers claim a job of a source only while the source admits it."""
 

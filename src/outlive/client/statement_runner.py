@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from outlive.client.waiting import Waiter
 
 T = TypeVar("T")
-_USE_ASYNC = "use aenqueue, aenqueue_many, asend or `async with app.batch(…)`"
-_USE_SYNC = "use enqueue, enqueue_many, send or `with app.batch(…)`, from async code in a thread"
+_USE_ASYNC = "use aenqueue, aenqueue_many, asend, aadd_schedule or `async with app.batch(…)`"
+_USE_SYNC = "use enqueue, enqueue_many, send, add_schedule or `with app.batch(…)`, from async code in a thread"
 
 
 class StatementRunner:

@@ -69,7 +69,7 @@ def problems(backend: OutliveBackend) -> Iterator[checks.CheckMessage]:
             declare(backend, task)
         except OutliveError as error:
             yield checks.Error(str(error), id="outlive.E008")
-    for schedule in app_of(backend).schedules.values():
+    for schedule in app_of(backend).declared_schedules.values():
         try:
             Timetable(schedule)
         except ConfigError as error:

@@ -31,7 +31,7 @@ def _take_shared() -> None:
         app, shared = app_of(backend), celery.app
         app.tasks |= shared.tasks
         app.sources |= shared.sources
-        app.schedules |= shared.schedules
+        app.declared_schedules |= shared.declared_schedules
         app.process_starts += shared.process_starts
         app.lifespans += shared.lifespans
 

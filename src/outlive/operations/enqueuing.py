@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from string import digits
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import msgspec
 
 from outlive import store
 from outlive.arguments import POSITIONAL
+from outlive.described import kind_of, signature_of
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest
 from outlive.operations import By, Steps
@@ -29,7 +29,6 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "list": (list, "an array as JSON"),
     "dict": (dict, "an object as JSON"),
 }
-_OPTIONAL = re.compile(r"(?:typing\.)?Optional\[(.*)\]|(.*?) *\| *None")
 
 
 class BadFields(BadArguments):
@@ -43,17 +42,6 @@ class BadFields(BadArguments):
 def field_of(parameter: Parameter) -> str:
     """The name of its field, which no option of the job can have."""
     return f"arg.{parameter.name}"
-
-
-def kind_of(annotation: str) -> tuple[str, bool]:
-    """The class that an annotation names, without its module and its parts, and whether None fits too."""
-    found = _OPTIONAL.fullmatch(annotation)
-    inner = (found[1] or found[2]) if found else annotation
-    return inner.partition("[")[0].rpartition(".")[2], found is not None
-
-
-def signature_of(task: Mapping[str, Any]) -> Sequence[Parameter]:
-    return msgspec.json.decode(task["signature"], type=tuple[Parameter, ...])
 
 
 def request(task: Mapping[str, Any], typed: Mapping[str, str], by: By) -> JobRequest:
@@ -70,7 +58,7 @@ def request(task: Mapping[str, Any], typed: Mapping[str, str], by: By) -> JobReq
     queue = read("queue", lambda text: identifier("queue", text))
     priority = read("priority", lambda text: parse_priority("priority", int(text) if text in [*digits] else text))
     delay_s = read("delay", lambda text: seconds("delay", text))
-    signature = signature_of(task)
+    signature = signature_of(task["signature"])
     given = {one.name: read(field_of(one), _parser(one)) for one in signature}
     for one in signature:
         if one.required and given[one.name] is None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from outlive import timetable
-from outlive.client.schedule import OPTIONS
+from outlive.client.scheduling import columns
 
 
 def texts_of(row: Mapping[str, Any]) -> dict[str, str]:
@@ -27,24 +26,10 @@ def texts_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def values_of(texts: Mapping[str, str], prefix: str = "") -> dict[str, object]:
-    """The columns that these options set. An empty text unsets one. Of cron and every, the other one is unset too.
-
-    Errors name an option with the prefix.
-    """
+    """The columns that these options set. An empty text unsets one. Errors name an option with the prefix."""
     readers = {"start": _moment, "end": _moment, "priority": _whole}
-    values = {
-        field: check(prefix + name, readers.get(name, str)(texts[name]) if texts[name] else None)
-        for name, (field, check) in OPTIONS.items()
-        if name in texts
-    }
-    if texts.keys() & {"cron", "every"}:
-        values = {"every_s": None, "cron": texts.get("cron") or None, **values}
-    return values
-
-
-def refuse_unless_it_can_fire(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> None:
-    """ConfigError: with these values, the schedule could not be fired."""
-    timetable.Timetable(timetable.schedule_in({**row, **values, "name": name}))
+    given = {name: readers.get(name, str)(text) if text else None for name, text in texts.items()}
+    return columns(given, prefix)
 
 
 def _duration(seconds: float | None) -> str:

@@ -147,7 +147,7 @@ class Jobs:
                 raise one.exception
             if len(ran) > limit:
                 [(task, _)] = Counter(one.task for one in ran).most_common(1)
-                fires = any(one.task == task for app in self._all_apps() for one in app.schedules.values())
+                fires = any(one.task == task for app in self._all_apps() for one in app.declared_schedules.values())
                 why = "its schedule fires, so advance the clock less" if fires else "does a job enqueue itself?"
                 raise OutliveError(f"more than {limit} attempts have run, most of {task}: {why}")
         return ran
@@ -314,7 +314,7 @@ class Jobs:
         self._declare()
 
     def _declare(self) -> None:
-        schedules = [schedule for app in self._all_apps() for schedule in app.schedules.values()]
+        schedules = [schedule for app in self._all_apps() for schedule in app.declared_schedules.values()]
         if schedules != self._declared:
             db.run(self._connection, store.declare_schedules(schedules, TARGET))
             self._declared = [*schedules]

@@ -36,7 +36,7 @@ class _Merged:
     def __init__(self, apps: list[App]) -> None:
         self.tasks = {name: task for app in apps for name, task in app.tasks.items()}
         self.sources = {name: source for app in apps for name, source in app.sources.items()}
-        self.schedules = {name: schedule for app in apps for name, schedule in app.schedules.items()}
+        self.declared_schedules = {name: schedule for app in apps for name, schedule in app.declared_schedules.items()}
         self.process_starts = [one for app in apps for one in app.process_starts]
         self.lifespans = [one for app in apps for one in app.lifespans]
         settings: dict[str, Any] = {key: value for app in apps for key, value in app.settings.items()}

@@ -294,7 +294,7 @@ def read(connection: db.Connection, history: History, *, names: str) -> Found:
         ticks=[Tick(*row) for row in _rows(connection, _TICKS, task=jobs.tick.name)],
         completing=jobs.COMPLETING,
         fates=jobs.FATES,
-        schedules=frozenset(jobs.app.schedules),
+        schedules=frozenset(jobs.app.declared_schedules),
         marks=[Mark(*row) for row in _rows(connection, _MARKS)],
         kept=[Kept(*row) for row in _rows(connection, _KEPT)],
         sent=[Sent(*row) for row in _rows(connection, _SENT.format(at=_VISIBLE if recorded else "at"))],

@@ -23,6 +23,7 @@ UNCHANGING = frozenset(
         *("list_schedules", "source_limits", "kept_steps", "steps_of", "list_steps", "step", "verify_jobs"),
         *("verify_keys", "verify_batches", "tick", "rival_tasks", "absent", "slowest", "place", "inputs_of", "watch"),
         *("blocks_itself", "taken_over_tasks", "longest_jobs", "group_errors", "job_infos", "rival_sources"),
+        *("schedule_infos", "signature", "queue_info"),
         # They write what no job's state depends on.
         *("add_evidence", "write_progress", "write_audit", "prune_audit", "open_batch", "prune_batches"),
         *("make_room", "end_room", "untold_killers", "crashing_tasks", "prune_crashes", "sleep", "wake"),

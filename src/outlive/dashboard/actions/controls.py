@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from outlive import store
+from outlive import operations, store
+from outlive.client.scheduling import refuse_unless_it_can_fire
 from outlive.dashboard.actions.questions import Field, Form, Question
 from outlive.errors import BadArguments
 from outlive.operations import By, schedule_changes
@@ -106,7 +107,7 @@ async def ask_of_schedule(site: Site, form: Form) -> Question:
 
 async def set_schedule(site: Site, form: Form, by: By) -> None:
     row, values = await _schedule(site, form), schedule_changes.values_of(form.typed(SCHEDULE))
-    schedule_changes.refuse_unless_it_can_fire(form["name"], row, values)
+    await operations.arun(refuse_unless_it_can_fire(form["name"], row, values), site.database.run)
     await _set(site, form, by, {key: value for key, value in values.items() if value != row[key]})
 
 

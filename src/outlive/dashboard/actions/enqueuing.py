@@ -9,9 +9,10 @@ import msgspec
 
 from outlive import store
 from outlive.dashboard.actions.questions import Field, Form, Question
+from outlive.described import kind_of, signature_of
 from outlive.errors import BadArguments
 from outlive.operations import By, enqueuing
-from outlive.operations.enqueuing import field_of, kind_of
+from outlive.operations.enqueuing import field_of
 from outlive.policy import Parameter
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ NOTE = "Text is written as it is; lists, objects and the like are JSON."
 
 async def ask(site: Site, form: Form) -> Question:
     task = await _task(site, form)
-    fields = [_field(one, form) for one in enqueuing.signature_of(task)]
+    fields = [_field(one, form) for one in signature_of(task["signature"])]
     hints = (task["queue"], str(task["priority"]), "none, or such as 5m")
     options = [Field(name, name.capitalize(), form[name], hint) for name, hint in zip(OPTIONS, hints, strict=True)]
     return Question(f"Enqueue a job of {task['name']}?", NOTE, fields=[*fields, *options])

@@ -267,6 +267,16 @@ order by 1 limit :limit::int;
 -- A task as the last worker to register it described it. No row: none has.
 select t.name, t.queue, t.priority, t.signature from outlive.tasks t where t.name = :name::text;
 
+-- name: signature
+-- The parameters of a task, as the last worker to register it described them. Null or no row: none has.
+select t.signature::text from outlive.tasks t where t.name = :task::text;
+
+-- name: queue_info
+-- A queue for programs. No row: it has no unfinished job, is not paused, and is named by no task and no worker.
+select q.name, q.paused, q.paused_at, q.waiting, q.ready, q.running, q.blocked, q.suspended, q.quarantined,
+  q.oldest_ready_at
+from outlive.queue_states q where q.name = :name::text;
+
 -- name: list_lanes
 -- How many jobs wait in each lane, and since when the first of them could run. More than 10,000 are estimated.
 select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready, l.oldest_ready_at,

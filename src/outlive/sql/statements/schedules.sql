@@ -51,6 +51,15 @@ returning s.name;
 select s.*, t.args, outlive.now() as now
 from outlive.schedule_states s join outlive.schedules t on t.name = s.name order by s.name limit :limit::int;
 
+-- name: schedule_infos
+-- The schedules of these names, null for all, for programs, and the database's time. They are JSON as text: a
+-- caller's connection may read other types in its own way.
+select row_to_json(s)::text, outlive.now()
+from (
+  select s.*, t.args from outlive.schedule_states s join outlive.schedules t on t.name = s.name
+  where :names::text[] is null or s.name = any(:names::text[])) s
+order by s.name;
+
 -- name: add_schedule
 -- An operator makes a schedule. Zero rows: there is one of this name.
 insert into outlive.schedules (
