@@ -1,12 +1,27 @@
 """Records of jobs if the app has given handlers of its own to `logging`, and the level of each line in the log."""
 
 import json
+from typing import Any
 
 from outlive import App
+from outlive.client.job import Job
 from outlive.humanize import short_id
 from outlive.states import State
 from tests.driving.jobs import attempts, finished
-from tests.processes import talking
+from tests.driving.workers import Worker
+from tests.processes import masked, talking
+
+
+def said_in(worker: Worker, job: Job[Any]) -> list[dict[str, Any]]:
+    """What a job has said, as the worker's log has it."""
+    assert finished(job) is State.SUCCEEDED
+    worker.says(f"Job {short_id(job.id)} completed successfully")
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    return [line for line in lines if line.get("job_id") == str(job.id) and "stream" in line]
+
+
+def in_short(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [tuple(line[key] for key in ("level", "logger", "message", "stream")) for line in lines]
 
 
 def test_a_record_keeps_its_level_and_logger_if_django_writes_it_to_stderr(
@@ -16,10 +31,8 @@ def test_a_record_keeps_its_level_and_logger_if_django_writes_it_to_stderr(
     monkeypatch.setenv("SITE_LOG", str(site))
     worker = start(target="tests.processes.sited:app", log_format="json")
     job = App(database_url).get_job(queue.make("tests.processes.sited.talk", args=b'{"order": 7}'))
-    assert finished(job) is State.SUCCEEDED
-    worker.says("succeeded")
-    lines = [json.loads(line) for line in worker.log().splitlines() if '"stream":' in line]
-    assert [(line["level"], line["logger"], line["message"], line["stream"]) for line in lines] == [
+    lines = said_in(worker, job)
+    assert in_short(lines) == [
         ("info", "shop", "sold", "log"),
         ("warning", "audit", "paid", "log"),
         ("error", "django.request", "Not Found", "log"),
@@ -33,10 +46,8 @@ def test_a_record_keeps_its_level_and_logger_if_django_writes_it_to_stderr(
 def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fields(start, queue, database_url):
     worker = start(target="tests.processes.structured:app", log_format="json")
     job = App(database_url).get_job(queue.make("tests.processes.structured.talk", args=b'{"order": 7}'))
-    assert finished(job) is State.SUCCEEDED
-    worker.says("succeeded")
-    lines = [json.loads(line) for line in worker.log().splitlines() if '"stream":' in line]
-    assert [(line["level"], line["logger"], line["message"], line["stream"]) for line in lines] == [
+    lines = said_in(worker, job)
+    assert in_short(lines) == [
         ("info", "shop", "sold 100 %", "log"),
         ("warning", "rich", "paid", "log"),
         ("error", "shop", "failed", "log"),
@@ -44,6 +55,44 @@ def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fie
     assert lines[0]["extra"]["order"] == 7
     assert lines[2]["exception"].endswith("ValueError: no price")
     assert "exception" not in lines[2]["extra"]
+
+
+def test_what_a_formatter_of_the_app_masks_is_masked_in_the_log_and_with_the_attempt(start, queue):
+    worker = start(target="tests.processes.masked:app", log_format="json")
+    job = masked.talk.enqueue()
+    lines = said_in(worker, job)
+    assert in_short(lines) == [
+        ("info", "shop", "sold", "log"),
+        ("warning", "shop", "paid", "log"),
+        ("warning", "json", "paid", "log"),
+        ("warning", "coloured", "paid by ***@example.org", "log"),
+        ("warning", "whispered", "paid by ***@example.org", "log"),
+        ("error", "json", "failed", "log"),
+        ("error", "coloured", "failed", "log"),
+        ("error", "whispered", "failed", "log"),
+    ]
+    assert [line.get("extra") for line in lines[:3]] == [
+        {"email": "***", "order": 7},
+        {"email": "***"},
+        {"levelname": "WARNING", "email": "***"},
+    ]
+    for line in lines[5:]:
+        assert line["exception"].startswith("Traceback (most recent call last):\n")
+        assert line["exception"].endswith("ValueError: no such account: ***@example.org")
+    [attempt] = attempts(queue, job)
+    kept = attempt.output or ""
+    assert "ada@" not in worker.log() + kept
+    assert "INFO shop: sold\nWARNING shop: paid\n" in kept
+    assert kept.count("Traceback") == 3
+
+
+def test_the_traceback_of_a_record_that_the_app_formats_is_logged_once(start):
+    worker = start(target="tests.processes.masked:app", log_format="json")
+    lines = said_in(worker, masked.fail.enqueue())
+    assert [line["message"] for line in lines] == ["failed", "failed too"]
+    for line in lines:
+        assert json.dumps(line).count("Traceback") == 1
+        assert line["exception"].endswith("ValueError: no price")
 
 
 def test_a_record_of_the_root_logger_keeps_its_level_although_python_configures_it(start, queue):

@@ -1,0 +1,63 @@
+"""A log line that is a JSON object, as structlog and the formatters of `logging` write it: its message, its level, its
+traceback and its other fields.
+
+A line that lacks the message, or that is no JSON, is text. A job can print what it likes: the fields stay in a place of
+their own, so they never stand for what the worker says about the job.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+LEVELS = {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
+LEVELS |= {"warn": "WARNING", "fatal": "CRITICAL"}
+_LEVEL = ("level", "severity")
+_MESSAGE = ("event", "message", "msg")
+_EXCEPTION = ("exception", "exc_info")
+
+
+class JsonLine(NamedTuple):
+    level: str  # Empty, if it names none that is known.
+    message: str
+    fields: dict[str, object]
+    exception: str
+
+
+_objects = msgspec.json.Decoder(dict[str, Any])
+
+
+def read(line: str) -> JsonLine | None:
+    """What the line says; None: it is text."""
+    if not line.startswith("{"):
+        return None
+    try:
+        fields = _objects.decode(line)
+    except (ValueError, RecursionError):
+        return None
+    message = next((key for key in _MESSAGE if isinstance(fields.get(key), str)), None)
+    if message is None:
+        return None
+    level = next((key for key in _LEVEL if _known(fields.get(key))), None)
+    exception = next((key for key in _EXCEPTION if isinstance(fields.get(key), str | list | dict)), None)
+    return JsonLine(
+        level=_known(fields.pop(level)) if level else "",
+        message=fields.pop(message),
+        exception=_traceback(fields.pop(exception)) if exception else "",
+        fields=fields,
+    )
+
+
+def _known(level: object) -> str:
+    return LEVELS.get(level.lower(), "") if isinstance(level, str) else ""
+
+
+def _traceback(value: str | list[object] | dict[str, object]) -> str:
+    """As text also if it is not: structlog's `dict_tracebacks` makes objects of it."""
+    match value:
+        case str():
+            return value
+        case [*lines] if all(isinstance(line, str) for line in lines):
+            return "\n".join(map(str, lines))
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
