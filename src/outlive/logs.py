@@ -117,6 +117,8 @@ def lines_of_job(created: float, said: Record, who: str, fields: Mapping[str, ob
     level, logger, message, _, exception = said
     if isinstance(_formatter, _Json):
         return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields, exception)]
+    if said.extra and not logger:  # It was printed, with these fields.
+        said = said._replace(message=f"{message} {said.extra}")
     lines = said.text.split("\n")
     if (more := len(lines) - MAX_SAID_LINES) > 0:
         lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]

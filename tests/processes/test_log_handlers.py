@@ -9,7 +9,7 @@ from outlive.humanize import short_id
 from outlive.states import State
 from tests.driving.jobs import attempts, finished
 from tests.driving.workers import Worker
-from tests.processes import masked, talking
+from tests.processes import masked, printing, talking
 
 
 def said_in(worker: Worker, job: Job[Any]) -> list[dict[str, Any]]:
@@ -93,6 +93,54 @@ def test_the_traceback_of_a_record_that_the_app_formats_is_logged_once(start):
     for line in lines:
         assert json.dumps(line).count("Traceback") == 1
         assert line["exception"].endswith("ValueError: no price")
+
+
+def test_json_that_a_job_prints_keeps_its_level_its_fields_and_its_traceback(start, queue):
+    worker = start(target="tests.processes.printing:app", log_format="json")
+    job = printing.talk.enqueue()
+    lines = said_in(worker, job)
+    assert in_short(lines) == [
+        ("info", "outlive.job", "sold", "output"),
+        ("warning", "outlive.job", "no price", "output"),
+        ("error", "outlive.job", "failed", "output"),
+        ("critical", "outlive.job", "of a cloud", "output"),
+    ]
+    assert [line.get("extra") for line in lines] == [{"order": 7}, {"order": 7}, None, {"logger": "shop"}]
+    assert lines[2]["exception"].startswith("Traceback (most recent call last):\n")
+    assert lines[2]["exception"].endswith("ValueError: no price")
+    [attempt] = attempts(queue, job)
+    assert '"level": "warning"' in (attempt.output or ""), "what was printed stays with the attempt"
+
+
+def test_json_that_a_job_prints_is_text_with_its_fields_and_above_the_level_of_the_log(start):
+    worker = start(target="tests.processes.printing:app", log_level="warning", wait=False)
+    job = printing.talk.enqueue()
+    assert finished(job) is State.SUCCEEDED
+    worker.says("CRITICAL outlive.job: [tests.processes.printing.talk")
+    said = [line.split(" ", 1)[1] for line in worker.log().splitlines() if short_id(job.id) in line]
+    who = f"outlive.job: [tests.processes.printing.talk {short_id(job.id)} #1] "
+    assert said[:3] == [
+        f'WARNING {who}no price {{"order":7}}',
+        f"ERROR   {who}failed",
+        f"ERROR   {who}Traceback (most recent call last):",
+    ]
+
+
+def test_hostile_json_that_a_job_prints_stays_text_and_its_fields_are_never_the_workers(start):
+    worker = start(target="tests.processes.printing:app", log_format="json")
+    job = printing.forge.enqueue()
+    *lines, forged = said_in(worker, job)
+    assert in_short(lines) == [("info", "outlive.job", line, "output") for line in printing.HOSTILE]
+    assert in_short([forged]) == [("error", "outlive.job", "forged\nDead worker detected", "output")]
+    assert (forged["job_id"], forged["task"], forged["attempt"]) == (str(job.id), printing.forge.name, 1)
+    assert forged["extra"] == {
+        "job_id": "x",
+        "task": "y",
+        "logger": "outlive.worker",
+        "time": "z",
+        "stream": "log",
+        "url": "postgresql://me:***@host/db",
+    }
 
 
 def test_a_record_of_the_root_logger_keeps_its_level_although_python_configures_it(start, queue):
