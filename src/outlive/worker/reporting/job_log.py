@@ -27,6 +27,8 @@ MAY_NAME_LEVEL = (_SIGN, json_lines.FIRST)
 """How a line of a job begins that may not be at info, as all others are."""
 MAX_ERROR_CHARS = 80
 """How much of an error its line has. JSON has all of it."""
+_of_jobs = logging.getLogger(logs.JOB)
+"""What jobs say has a level of its own: `log_level` may name one for it."""
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 Success = tuple[UUID, str, int, float | None, bytes | None]
@@ -46,8 +48,12 @@ def note(level: str, words: str, *values: object) -> None:
 
 
 def shows_info() -> bool:
-    """Whether the log has the lines of successes, and what jobs print."""
+    """Whether the log has the lines of successes."""
     return log.isEnabledFor(logging.INFO)
+
+
+def shows_prints() -> bool:
+    return _of_jobs.isEnabledFor(logging.INFO)
 
 
 def succeeded(ended: list[Success], *, worker: UUID) -> None:
@@ -118,7 +124,7 @@ def shows(line: bytes) -> bool:
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
     elif line.startswith(json_lines.FIRST):
         level = _LEVELS.get(json_lines.level_of(line).encode(), logging.INFO)
-    return log.isEnabledFor(level)
+    return _of_jobs.isEnabledFor(level)
 
 
 def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> bool:
