@@ -195,11 +195,10 @@ def without_objects(value: Any) -> object:
             return {key: without_objects(item) for key, item in value.items()}
         case _ if isinstance(value, tuple) or not fields_of(kind):
             return value
-    form = form_of(kind, without_objects)
     try:
-        return wire.decode(form.encode(value, "it"))
+        return wire.decode(encode_alone(value, "it"))
     except wire.NotJson:
-        whole = encoding.plain(value, subclasses=True)
+        form, whole = form_of(kind, without_objects), encoding.plain(value, subclasses=True)
         found = form.type and change(value, form.decoder.decode(msgspec.json.encode(whole)))
         if found and (type(found[1]) is type(found[2]) or not isinstance(found[1], type(found[2]))):
             raise
@@ -248,8 +247,10 @@ def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
             same, parts = True, zip(names or count(), value, decoded, strict=False)
         case (set() | frozenset(), set() | frozenset()) if len(value) == len(decoded):
             same, parts = True, zip(count(), sorted(value, key=encode), sorted(decoded, key=encode), strict=False)
-        case bool(), _:
-            same = value is decoded  # Some types of pydantic take it for a number.
+        case (bool(), _) | (_, bool()):
+            same = value is decoded  # Pydantic takes it for a number, a number for it, and 3.0 for an int.
+        case float(), int():
+            same = False
         case dict(), dict() if value.keys() == decoded.keys():
             keys = {key: key for key in decoded}
             same = not any(change(key, keys[key]) for key in value)

@@ -64,11 +64,11 @@ def read(line: str) -> JsonLine | None:
     if message is None:
         return None
     level = next((key for key in _LEVEL if _known(fields.get(key))), None)
-    exception = next((key for key in _EXCEPTION if isinstance(fields.get(key), str | list | dict)), None)
+    exception = next((key for key in _EXCEPTION if _traceback(key, fields.get(key))), None)
     return JsonLine(
         level=_known(fields.pop(level)) if level else "",
         message=fields.pop(message),
-        exception=_traceback(fields.pop(exception)) if exception else "",
+        exception=_traceback(exception, fields.pop(exception)) if exception else "",
         fields=fields,
     )
 
@@ -77,11 +77,12 @@ def _known(level: object) -> str:
     return LEVELS.get(level.lower(), "") if isinstance(level, str) else ""
 
 
-def _traceback(value: str | list[object] | dict[str, object]) -> str:
-    """As text also if it is not: structlog's `dict_tracebacks` makes objects of it."""
-    match value:
-        case str():
-            return value
-        case [*lines] if all(isinstance(line, str) for line in lines):
-            return "\n".join(map(str, lines))
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+def _traceback(key: str, value: object) -> str:
+    """As text also if it is not: structlog's `dict_tracebacks` makes objects of it. Empty: nothing has rendered it."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        value = "\n".join(value)
+    if key == "exc_info":  # Otherwise it is what was given: True, or the names of objects.
+        return value if isinstance(value, str) and "Traceback (most recent call last)" in value else ""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.format(msgspec.json.encode(value)).decode() if isinstance(value, list | dict) else ""

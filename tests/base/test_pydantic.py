@@ -45,6 +45,10 @@ class Cat(pydantic.BaseModel):
     lives: int = 9
 
 
+class Kitten(Cat):
+    lives: int = 8
+
+
 class Dog(pydantic.BaseModel):
     kind: Literal["dog"] = "dog"
 
@@ -134,6 +138,9 @@ def test_a_signal_comes_as_the_type_that_the_job_receives(kind, value):
         (PositiveInt | None, 0, ": Input should be greater than 0"),
         (PositiveInt, "5", ": expected int, got str"),
         (PositiveInt, True, ": expected int, got bool"),
+        (PositiveInt, 3.0, ": expected int, got float"),
+        (dict[str, PositiveInt], {"a": 3.0}, "['a']: expected int, got float"),
+        (Annotated[bool, Field(description="urgent")], 1, ": expected bool, got int"),
         (list[PositiveInt], [1, -1], ": 1: Input should be greater than 0"),
         (Line, Line(-1), ": count: Input should be greater than 0"),
         (Filter, {"limit": 101}, ": limit: Input should be less than or equal to 100"),
@@ -176,6 +183,8 @@ def test_wrong_arguments_from_sql_are_refused_where_the_job_runs(annotation, arg
         (Ok | No, Kid(id=1, toys=["a"]), b'{"id":1,"toys":["a"]}', Ok(id=1)),
         (list[Ok], [Kid(id=1, toys=["a"])], b'[{"id":1,"toys":["a"]}]', [Ok(id=1)]),
         (House, House(first=Kid(id=1, toys=["a"])), b'{"first":{"id":1,"toys":["a"]}}', House(first=Ok(id=1))),
+        (Cat, Kitten(), b'{"kind":"cat","lives":8}', Cat(lives=8)),
+        (Any, [Cat()], b'[{"kind":"cat","lives":9}]', [{"kind": "cat", "lives": 9}]),
         (No, Ok(id=1), b'{"id":1}', {"id": 1}),
         (PositiveInt, -5, b"-5", -5),
         (Any, [Ok(id=1)], b'[{"id":1}]', [{"id": 1}]),

@@ -270,6 +270,16 @@ def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard):
         assert 'value="import"' in answer.text
 
 
+def test_a_time_that_has_its_zone_is_taken_from_a_browser_whose_zone_is_not_known_here(dashboard, queue):
+    job = str(queue.make())
+    past, now = "2026-01-01T14:05Z", f"{queue.value('select clock_timestamp()'):%Y-%m-%dT%H:%M:%SZ}"
+    answers = [dashboard.get(f"/jobs?{query}&zone=Mars") for query in (f"since={past}", f"before={past}", "since=2h")]
+    assert [(one.status_code, job in one.text) for one in answers] == [(200, True), (200, False), (200, True)]
+    wrong = dashboard.get(f"/jobs?since={now}&before=14:05&zone=Mars")
+    assert "add one to the time, as in 2026-11-19T14:05Z" in wrong.text
+    assert re.findall(r'name="(\w+)"[^>]*aria-invalid', wrong.text) == ["before"]
+
+
 def test_a_page_and_a_command_find_a_job_by_its_id_as_pages_show_it(dashboard, queue, database_url):
     job, _ = str(queue.make()), queue.make()
     [shown] = re.findall(f'title="{job}">([^<]+)<', dashboard.get("/jobs").text)

@@ -45,6 +45,9 @@ from outlive.django.models import Job
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.errors import ConfigError, SchemaMismatch
 from outlive.humanize import short_id
+from outlive.model import JobRequest
+from outlive.operations import By, enqueuing
+from outlive.operations.enqueuing import BadFields
 from tests.django import tasks
 from tests.waiting import eventually
 
@@ -486,6 +489,7 @@ class WorkingTests(TransactionTestCase):
         self.check_failures(done)
         self.check_connections(done["sessions"])
         self.check_schedules()
+        self.check_form()
         self.check_more()
 
     def check_retry(self, result: TaskResult) -> None:
@@ -526,6 +530,7 @@ class WorkingTests(TransactionTestCase):
         said = self.log.read_text()
         assert (said.count("ValueError: no: never\n"), "state=FAILED" in said) == (1, False), said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said
+        assert "NoneType: None" not in said, "a job that has succeeded has no traceback"
 
     def check_connections(self, first: TaskResult) -> None:
         """Each process has connections of its own, and closes after each job those that Django would close."""
@@ -556,6 +561,22 @@ class WorkingTests(TransactionTestCase):
         assert {(one.task.queue_name, outlive_priority(one.task.priority)) for one in done.values()} == {
             ("mail", outlive_priority(50))
         }
+
+    def check_form(self) -> None:
+        """A form of the dashboard asks for the arguments of a task, and refuses what can't be one."""
+
+        def asked(task: str, **typed: str) -> JobRequest:
+            with connection.cursor() as cursor:
+                cursor.execute("select name, signature::text from outlive.tasks where name = %s", [task])
+                row = dict(zip(("name", "signature"), cursor.fetchone(), strict=True))
+            fields = {f"arg.{name}": text for name, text in typed.items()}
+            return enqueuing.request(row, fields, By("ada", UUID(int=1)))
+
+        add, later = "tests.django.tasks.add", "tests.django.tasks.later"
+        assert raised(BadFields, lambda: asked(add)).fields == {"arg.a": "give a value: it has no default"}
+        assert raised(BadFields, lambda: asked(add, a="one")).fields == {"arg.a": "this is not a number"}
+        assert (asked(add, a="2").args, asked(later, page="2").args) == (b'{"a":2}', b'{"page":2}')
+        assert asked(later).args == b"{}", "the context is not asked for"
 
     def check_more(self) -> None:
         more = self.finished(tasks.order_more.enqueue(7))

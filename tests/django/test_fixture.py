@@ -27,17 +27,21 @@ def fail() -> None:
     raise ValueError("never")
 """
 TESTS = """
+from uuid import UUID
+
 import django
 import psycopg
 import pytest
 
 django.setup()
 
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import utils
 
 import outlive.django
+from outlive.celery import AsyncResult
 from shop.models import Order
 from shop.tasks import fail, look
 
@@ -71,6 +75,24 @@ def test_jobs_on_djangos_connection_are_found_and_run(database, outlive_jobs):
     with outlive_jobs.eager():
         LATER.enqueue(order)
     assert len(outlive_jobs.enqueued(look.task)) == 4
+
+
+def test_a_handle_finds_the_job_on_djangos_connection(database, outlive_jobs):
+    with transaction.atomic():
+        order = Order.objects.create(email="ada@example.org").pk
+        job = LATER.enqueue(order)
+        assert job.status() == "pending"
+    with pytest.raises(TimeoutError, match="did not finish within 0 s"):
+        job.result(0)
+    outlive_jobs.run()
+    assert (job.result(), job.result(5), job.info().state) == (*["ada@example.org"] * 2, "succeeded")
+    assert (async_to_sync(job.aresult)(), async_to_sync(job.aresult)(5)) == ("ada@example.org", "ada@example.org")
+    assert outlive_jobs.assert_enqueued(look.task, order).result(5) == AsyncResult(str(job.id)).get() == job.result()
+    failed = fail.task.using(connection=connection).enqueue()
+    outlive_jobs.run()
+    assert (failed.retry(), failed.cancel(), failed.status()) == (True, True, "cancelled")
+    with pytest.raises(outlive.JobNotFound):
+        look.task.app.get_job(UUID(int=1)).result(5)
 
 
 def test_each_test_begins_without_the_jobs_of_others(database, outlive_jobs):
@@ -125,4 +147,4 @@ def run_tests(url: str, folder: Path, tests: str) -> str:
 @pytest.mark.long
 def test_outlive_jobs_runs_what_shared_tasks_enqueue_on_djangos_connection(empty_database_url, tmp_path):
     said = run_tests(empty_database_url, tmp_path, TESTS)
-    assert "5 passed" in said, said
+    assert "6 passed" in said, said

@@ -42,14 +42,17 @@ import pytest
 
 django.setup()
 
+from django.conf import settings
 from django.db import transaction
 from django.test import utils
 
 import outlive
-from outlive.django.api import task_finished
+from outlive.django.api import Task, task_finished
 from outlive.django.models import Job
 from shop.models import Order
 from shop.tasks import confirm, task, weigh
+
+API = Task.__module__.partition(".base")[0]
 
 
 @task
@@ -104,6 +107,20 @@ def test_a_task_is_retried_and_one_that_is_due_later_runs(database, outlive_jobs
     failed.refresh()
     assert (failed.status, failed.attempts, ended) == ("FAILED", 3, ["FAILED", "SUCCESSFUL"])
     assert outlive_jobs.run(delayed=True) == []
+
+
+@pytest.mark.parametrize("kind", ["no backend at all", "immediate"])
+def test_tasks_of_a_backend_that_a_test_has_taken_away_are_left_out(kind, database, outlive_jobs):
+    immediate = {"BACKEND": f"{API}.backends.immediate.ImmediateBackend"}
+    left = {"mail": settings.TASKS["default"]} | ({} if kind == "no backend at all" else {"default": immediate})
+    order, grams = Order.objects.create(email="ada@example.org").pk, weigh.enqueue(Order.objects.get().pk)
+    with utils.override_settings(TASKS=left):
+        confirm.using(backend="mail").enqueue(order)
+        assert [one.task for one in outlive_jobs.run()] == ["shop.tasks.confirm"]
+        outlive_jobs.advance("1h")
+    with utils.override_settings(TASKS={}):
+        assert outlive_jobs.run() == []
+    assert ([one.result for one in outlive_jobs.run()], grams.result(5)) == ([600], 600)
 
 
 def test_an_order_is_to_be_confirmed(database, outlive_jobs):
@@ -322,7 +339,7 @@ def test_the_fixture_outlive_jobs_runs_the_tasks_of_django_too(empty_database_ur
     words: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
     environ = {**os.environ, **environment(empty_database_url), **ours, "OUTLIVE_TEST_DATABASE_URL": empty_database_url}
     ran = subprocess.run(words, cwd=tmp_path, env=environ, text=True, capture_output=True, check=False)
-    assert "4 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def interpreter(version: str) -> str:

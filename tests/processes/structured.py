@@ -8,9 +8,8 @@ from rich.logging import RichHandler
 import outlive
 
 shared: list[structlog.typing.Processor] = [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso")]
-shared += [structlog.processors.format_exc_info]
 structlog.configure(
-    processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+    processors=[*shared, structlog.processors.format_exc_info, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
     logger_factory=structlog.stdlib.LoggerFactory(),
     wrapper_class=structlog.stdlib.BoundLogger,
 )
@@ -32,3 +31,18 @@ def talk(order: int) -> None:
         raise ValueError("no price")
     except ValueError:
         log.exception("failed", order=order)
+
+
+@app.task
+def talk_of_errors() -> None:
+    """The exception stays as it was given: nothing has rendered it before the record comes to its handler."""
+    formatter = structlog.stdlib.ProcessorFormatter
+    log = structlog.wrap_logger(logging.getLogger("shop"), processors=[*shared, formatter.wrap_for_formatter])
+    try:
+        raise ValueError("no price")
+    except ValueError as error:
+        caught = error
+        log.error("itself", exc_info=error)
+        log.error("current", exc_info=True)
+        log.error("one", exc_info=1)
+    log.error("later", exc_info=caught)

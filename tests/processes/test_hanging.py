@@ -1,5 +1,6 @@
 """Async jobs that hang: their attempts say in which of their coroutines they were when they were stopped."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import outlive
 from outlive import State, config
+from outlive.child import awaiting
 from outlive.errors import JobFailed
 from outlive.states import Outcome
 from tests.driving.commands import Cli
@@ -114,3 +116,26 @@ def test_a_task_of_asyncio_that_raises_when_it_is_looked_at_harms_neither_its_jo
     assert (only.outcome, only.signal) == (Outcome.TIMED_OUT, None)
     assert names(only.stack or "") == [*CHAIN, "hostile"]
     assert Path(f"{begun}.cleaned").exists()
+
+
+def test_of_many_tasks_of_asyncio_the_first_are_shown_and_only_their_code_is_read(monkeypatch):
+    read: list[int] = []
+
+    def getline(file: str, line: int) -> str:
+        read.append(line)
+        return ""
+
+    monkeypatch.setattr(awaiting, "getline", getline)
+
+    async def begin() -> str:
+        tasks = [asyncio.create_task(asyncio.Event().wait(), name=f"Task-{n}") for n in range(1, 31)]
+        await asyncio.wait(tasks, timeout=0)
+        shown = awaiting.stacks_of(tasks)
+        for one in tasks:
+            one.cancel()
+        return shown
+
+    shown = asyncio.run(begin())
+    assert re.findall(r"Asyncio task 'Task-(\d+)'", shown) == [str(n) for n in range(1, 11)]
+    assert "… and 20 more tasks of asyncio" in shown
+    assert len(read) == 10

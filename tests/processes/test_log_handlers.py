@@ -57,6 +57,13 @@ def test_an_event_of_structlog_and_a_line_of_rich_keep_their_level_and_their_fie
     assert "exception" not in lines[2]["extra"]
 
 
+def test_an_event_of_structlog_has_its_exception_however_that_is_given(start, queue, database_url):
+    worker = start(target="tests.processes.structured:app", log_format="json")
+    lines = said_in(worker, App(database_url).get_job(queue.make("tests.processes.structured.talk_of_errors")))
+    assert [line["message"] for line in lines] == ["itself", "current", "one", "later"]
+    assert all(line["exception"].endswith("ValueError: no price") for line in lines)
+
+
 def test_what_a_formatter_of_the_app_masks_is_masked_in_the_log_and_with_the_attempt(start, queue):
     worker = start(target="tests.processes.masked:app", log_format="json")
     job = masked.talk.enqueue()

@@ -1,12 +1,14 @@
 """A worker that can't begin any job claims none, gives back its waiting jobs, and reports the trouble."""
 
 import os
+import re
 import signal
 
 import pytest
 
 from outlive import store
 from outlive.operations.findings import judge_workers
+from tests.driving.commands import Cli
 from tests.driving.making import Queue
 from tests.driving.workers import Worker
 from tests.waiting import eventually
@@ -73,3 +75,16 @@ def test_a_job_that_waits_for_a_child_goes_back_after_a_second(start, queue, tmp
     eventually(lambda: queue.execute(claimed).fetchone() == (0,), what="it is not kept")
     row = queue.execute("select outcome, crashes, losses from outlive.attempts").fetchall()
     assert row == [("released", 0, 0)]
+
+
+def test_a_worker_that_is_stopped_is_shown_and_named_until_it_goes_on(start, queue, database_url):
+    cli = Cli(database_url)
+    worker = start(slots=1, heartbeat_s="2", stale_s="60", dead_s="120")
+    worker.send(signal.SIGSTOP)
+    eventually(lambda: "connected, " in cli("workers").out, within_s=20, what="its heartbeat is late")
+    [finding] = judge_workers(queue.run(store.list_workers()))
+    assert re.search(r"has sent no heartbeat for .* s, and sends one every 2 s", finding.what)
+    assert f"whether pid {worker.pid} is stopped" in (finding.next or "")
+    worker.send(signal.SIGCONT)
+    eventually(lambda: "connected, " not in cli("workers").out, within_s=20, what="it sends one again")
+    assert " active " in cli("workers").out

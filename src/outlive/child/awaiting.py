@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from linecache import getline
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from outlive.child import stops
 from outlive.child.boundary import OURS, Raised, guarded, storable
@@ -21,6 +21,8 @@ from outlive.stacks import TASK
 if TYPE_CHECKING:  # Otherwise every fork would pay for the libraries that come with it.
     import asyncio
 
+T = TypeVar("T")
+R = TypeVar("R")
 MOST_TASKS = 10
 MOST_FRAMES = 50
 MOST_AWAITED = 10_000  # What looks like a coroutine may lead back to itself.
@@ -41,22 +43,38 @@ def _write(stack: int) -> None:
         os.write(stack, f"\n{stacks_of(asyncio.all_tasks(loop))}".encode())
 
 
+class _Place(NamedTuple):
+    """Where a task waits. The job's own comes first: it has frames of outlive, which call the job."""
+
+    is_others: bool
+    length: int
+    name: str
+    frames: list[FrameType]
+
+
 def stacks_of(tasks: Iterable[asyncio.Task[Any]]) -> str:
     """Where these tasks wait, the job's own first, in the form of faulthandler: the innermost frame first."""
-    found = [one for one in (guarded(_stack_of, task) for task in tasks) if not isinstance(one, Raised)]
-    found.sort()
-    shown = "\n".join(text for *_, text in found[:MOST_TASKS])
+    found = sorted(_each(_place_of, tasks), key=lambda one: one[:3])
+    shown = "\n".join(_each(_stack_of, found[:MOST_TASKS]))  # The others' would cost time: there may be thousands.
     left = f"\n… and {len(found) - MOST_TASKS} more tasks of asyncio\n" if len(found) > MOST_TASKS else ""
     return storable(shown[:MAX_CHARS] + left, 2 * MAX_CHARS)
 
 
-def _stack_of(task: asyncio.Task[Any]) -> tuple[bool, int, str, str]:
-    """The stack of a task, after what it is sorted by: the job's own task has frames of outlive that call the job."""
+def _each(code: Callable[[T], R], things: Iterable[T]) -> list[R]:
+    """What it returns for each of them, without those at which it raises."""
+    return [one for one in (guarded(code, thing) for thing in things) if not isinstance(one, Raised)]
+
+
+def _place_of(task: asyncio.Task[Any]) -> _Place:
     frames = list(_frames(task.get_coro()))
     callers = next((n for n, one in enumerate(frames) if not one.f_code.co_filename.startswith(OURS)), 0)
-    shown = "".join(map(_lines_of, frames[callers:][::-1][:MOST_FRAMES]))
     name = str(task.get_name())
-    return not callers, len(name), name, f"{TASK}{name[:100]!r} (most recent call first):\n{shown}"
+    return _Place(not callers, len(name), name, frames[callers:])
+
+
+def _stack_of(place: _Place) -> str:
+    shown = "".join(map(_lines_of, place.frames[::-1][:MOST_FRAMES]))
+    return f"{TASK}{place.name[:100]!r} (most recent call first):\n{shown}"
 
 
 def _lines_of(frame: FrameType) -> str:

@@ -119,7 +119,7 @@ def _said(record: Any, format: Callable[[Any], str], standard: Collection[str]) 
 
 
 def _shown(record: Any, format: Callable[[Any], str]) -> tuple[str, str, str]:
-    """The same as the app's own formatter shows it. What that leaves out of a record is for no log."""
+    """The same as the app's own formatter shows it. What that leaves out is not logged."""
     text, below = format(record).rstrip(), ""
     if "\x1b" in text:  # Colours, as on a terminal.
         import re
@@ -131,14 +131,26 @@ def _shown(record: Any, format: Callable[[Any], str]) -> tuple[str, str, str]:
             break
     if (line := json_lines.read(text)) is None:
         return text, _json(_span()), below
-    return line.message, _json(_span() | line.fields), line.exception or below
+    below = line.exception or below
+    if line.fields.pop("exc_info", None) and not below:  # The formatter shows that there is one, and no traceback.
+        below = _traceback(record)
+    return line.message, _json(_span() | line.fields), below
+
+
+def _traceback(record: Any) -> str:
+    error = (_unpacked(record)[0] if isinstance(record.msg, dict) else record).exc_info
+    return sys.modules[LOGGING].Formatter().formatException(error) if error and error[0] else ""
 
 
 def _unpacked(record: Any) -> tuple[Any, dict[str, object]]:
     """A record of structlog, whose message is a dict for its ProcessorFormatter: the event as the message."""
     fields = dict(record.msg)
     error = fields.pop("exc_info", None) or record.exc_info
-    given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": sys.exc_info() if error is True else error}
+    if isinstance(error, BaseException):
+        error = type(error), error, error.__traceback__
+    elif error and not isinstance(error, tuple):  # True, or 1.
+        error = sys.exc_info()
+    given = {"msg": str(fields.pop("event", "")), "args": (), "exc_info": error}
     if isinstance(fields.get("exception"), str):  # As its processor `format_exc_info` has rendered it.
         given["exc_text"] = fields.pop("exception")
     return sys.modules[LOGGING].makeLogRecord(vars(record) | given), fields

@@ -232,10 +232,12 @@ def _make_codecs(app: App) -> list[str]:
 
 def _facts_of(app: App) -> list[TaskRow]:
     config = configuration.load(app=app.settings)
-    return [
-        task_row(name, task.policy, config, task.app.follower, task.function, task.codec.parameters())
-        for name, task in app.tasks.items()
-    ]
+    facts = []
+    for name, task in app.tasks.items():
+        # What runs a task of Django takes any arguments, and says the parameters of the task's own function.
+        parameters = getattr(task.function, "outlive_parameters", task.codec.parameters)()
+        facts.append(task_row(name, task.policy, config, task.app.follower, task.function, parameters))
+    return facts
 
 
 def _wake(*_: object) -> None:

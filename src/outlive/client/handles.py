@@ -88,7 +88,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHandle:
-    """A handle on a schedule. It holds only its name, and each call asks the database: ConfigError if it has no
+    """A handle on a schedule. It holds only its name, and each call asks the database: BadArguments if it has no
     schedule of this name."""
 
     name: str
@@ -120,7 +120,7 @@ class ScheduleHandle:
         return await self._runner.arun(store.run_schedule(self.name))
 
     def reset(self) -> None:
-        """Take back what operators have set: the app's declaration applies again."""
+        """Take back what operators have set: the app's declaration applies again. A pause stays."""
         self._runner.run(store.reset_schedule(self.name))
 
     async def areset(self) -> None:

@@ -27,6 +27,9 @@ P = ParamSpec("P")
 class Home(Protocol):
     """What the framework decides."""
 
+    def exists(self) -> bool:
+        """Whether the settings of now have it. Tests replace them."""
+
     @property
     def config(self) -> Config: ...
     def connections(self) -> Connections:

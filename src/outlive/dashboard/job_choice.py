@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from outlive import validation
 from outlive.errors import BadArguments, ConfigError
 from outlive.operations import Steps
 from outlive.operations.selection import TEXTS, times
@@ -40,21 +41,26 @@ def filter_of(fields: Mapping[str, str]) -> Steps[JobFilter]:
     except ValueError:
         raise BadField("batch", f"{batch!r} is not the id of a batch") from None
     parts: dict[str, Any] = {key: given[key] for key in TEXTS}
+    timed = {key: given[key] for key in ("since", "before")}
     try:
-        parts |= yield from times({key: given[key] for key in ("since", "before")}, _zone(given["zone"]))
+        parts |= yield from times(timed, _zone(given["zone"], timed))
     except ConfigError as error:
         raise BadField(str(error).partition(" ")[0], str(error)) from None
     return JobFilter(states=tuple(map(State, states)), batch=batch_id, **parts)
 
 
-def _zone(name: str | None) -> tzinfo:
-    """The zone of the browser; UTC without its script, or if this machine does not know it."""
-    if name is None or name == "UTC":
-        return UTC
+def _zone(name: str | None, timed: Mapping[str, str | None]) -> tzinfo:
+    """The zone of the browser, or UTC without its script. If this machine does not know it, each time needs its own."""
     try:
-        return ZoneInfo(name)
+        return UTC if name is None or name == "UTC" else ZoneInfo(name)
     except (KeyError, OSError, ValueError):  # There is none of this name, or this is no name.
-        raise BadField("since", f"the time zone {name!r:.100} is not known here: add it to the time") from None
+        unknown = f"the time zone {name!r:.100} is not known here: add one to the time, as in 2026-11-19T14:05Z"
+    for field, written in timed.items():
+        try:
+            validation.optional(validation.moment)(field, written)
+        except ConfigError:
+            raise BadField(field, unknown) from None
+    return UTC
 
 
 def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:

@@ -58,6 +58,13 @@ class DjangoHome:
         self._lock = threading.Lock()
         self._known: tuple[tuple[str, str], Config] | None = None
 
+    def exists(self) -> bool:
+        try:
+            backend_of(self.alias)
+        except (ImproperlyConfigured, ConfigError):  # Also Django's own error about an alias that TASKS lacks.
+            return False
+        return True
+
     @property
     def config(self) -> Config:
         """The settings of the backend with the address of its database, whatever OUTLIVE_DATABASE_URL says."""

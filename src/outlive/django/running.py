@@ -15,6 +15,7 @@ from django.utils import timezone
 
 import outlive
 from outlive import job_gateway
+from outlive.arguments import Codec
 from outlive.django.api import (
     BaseTaskBackend,
     Task,
@@ -30,6 +31,7 @@ from outlive.django.api import (
 )
 from outlive.django.arguments import fitted
 from outlive.errors import BadArguments, Restarted
+from outlive.policy import Parameter
 
 
 class NotJson(outlive.Fail, TypeError):
@@ -55,7 +57,14 @@ def runner(task: Task, alias: str) -> Callable[..., Any]:
     run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
     run.__doc__ = task.func.__doc__
     vars(run)["check_arguments"] = functools.partial(_check_arguments, task)
+    vars(run)["outlive_parameters"] = functools.partial(_parameters, task)
     return run
+
+
+def _parameters(task: Task) -> tuple[Parameter, ...]:
+    """What the dashboard's form asks for. The context, which comes first, is not given by a caller."""
+    parameters = Codec(task.module_path, task.func).parameters()
+    return parameters[1:] if task.takes_context else parameters
 
 
 def _check_arguments(task: Task, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -57,6 +57,8 @@ def _mark_failures() -> None:
     """Django's own record of a job that has failed is for its other handlers, such as that which mails the admins."""
 
     def mark(record: logging.LogRecord) -> bool:
+        if record.exc_info == (None, None, None):  # As Django 6.0.0 to 6.0.2 have it without a failure.
+            record.exc_info = None
         if record.exc_info:
             setattr(record, SAID, True)
         return True

@@ -82,11 +82,12 @@ def outlive_db(
     """The address of this test's own database, which every app of the process uses during the test."""
     from outlive.client.redirection import redirected
     from outlive.pytest.callers import guarded
+    from outlive.pytest.handles import found_in_django
 
     with _outlive_databases.new(outlive_db_setup) as url:
         monkeypatch.setenv("OUTLIVE_DATABASE_URL", url)  # For commands and processes that the test starts.
         monkeypatch.setenv("OUTLIVE_CACHE_DIR", str(tmp_path / "outlive-cache"))  # No answer comes from another test.
-        with redirected(url), guarded(url):
+        with redirected(url), guarded(url), found_in_django():
             yield url
 
 

@@ -18,6 +18,7 @@ import pytest
 from outlive import db, job_gateway, store, validation
 from outlive.client import redirection
 from outlive.client.app import App
+from outlive.client.home import HomedApp
 from outlive.client.job import Job
 from outlive.client.options import moment as checked_moment
 from outlive.client.statement_runner import StatementRunner
@@ -298,7 +299,8 @@ class Jobs:
     # What workers do besides
 
     def _all_apps(self) -> Sequence[App]:
-        return redirection.apps() if self._apps is None else self._apps
+        apps = redirection.apps() if self._apps is None else self._apps
+        return [app for app in apps if not _is_without_home(app)]
 
     def _tasks(self) -> Mapping[str, Task[..., Any, Any]]:
         return {name: task for app in self._all_apps() for name, task in app.tasks.items()}
@@ -337,6 +339,11 @@ def _ours(words: str, task: object) -> Task[..., Any, Any]:
         if (found := of_django.ours(task)) is not None:
             return found
     return expect_task(words, cast("Task[..., Any, Any]", task))
+
+
+def _is_without_home(app: App) -> bool:
+    """Whether the test has replaced TASKS, and the backend of this app is not there: none of its jobs can run."""
+    return isinstance(app, HomedApp) and (home := app.home) is not None and not home.exists()
 
 
 def _has_failed(ran: Ran) -> bool:

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 from outlive import db, store
 from outlive.client import redirection
 from outlive.client.app import App
+from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
 from outlive.django.addresses import address
@@ -112,6 +113,11 @@ def takes(database: str) -> bool:
     found = any(_name(one) == database and _is_given(one.database) for one in _of_tests())
     written.update([database] if found else [])
     return found
+
+
+def runners() -> list[StatementRunner]:
+    """Those of the databases in which this test has enqueued."""
+    return [registry.app_named(one.alias).runner for one in _of_tests() if _name(one) in written]
 
 
 def _of_tests() -> list[OutliveBackend]:
