@@ -16,7 +16,7 @@ LEVELS |= {"warn": "WARNING", "fatal": "CRITICAL"}
 FIRST = b"{"
 """How such a line begins: no other is worth the time to read it."""
 _LEVEL = ("level", "severity")
-_MESSAGE = ("event", "message", "msg")
+_EVENT = ("event", "message", "msg")
 _EXCEPTION = ("exception", "exc_info")
 
 
@@ -60,7 +60,7 @@ def read(line: str) -> JsonLine | None:
         fields = _objects.decode(line)
     except (ValueError, RecursionError):
         return None
-    message = next((key for key in _MESSAGE if isinstance(fields.get(key), str)), None)
+    message = next((key for key in _EVENT if isinstance(fields.get(key), str)), None)
     if message is None:
         return None
     level = next((key for key in _LEVEL if _known(fields.get(key))), None)
