@@ -157,6 +157,8 @@ _NOT_IN_CODE = {*KEYS} - {"database_url", *Settings.__annotations__}
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
 _LEVELS = ("debug", "info", "warning", "error")
+_LOGGERS = ("outlive.worker", "outlive.job")
+"""What the worker says itself, and what jobs say."""
 _warned: set[str] = set()
 
 
@@ -286,7 +288,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "labels": validation.identifiers,
     "service": validation.identifier,
     "log_format": lambda key, value: validation.choice(key, value, "text", "json"),
-    **dict.fromkeys(("log_level", "job_log_level"), lambda key, value: validation.choice(key, value, *_LEVELS)),
+    "job_log_level": lambda key, value: validation.choice(key, value, *_LEVELS),
+    "log_level": lambda key, value: validation.levels(key, value, _LEVELS, _LOGGERS),
     **dict.fromkeys(("metrics_listen", "dashboard_listen"), validation.address),
     "dashboard_root_path": validation.url_path,
     "dashboard_proxy": validation.networks,

@@ -41,8 +41,10 @@ MAX_SAID_LINES = 200
 
 _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 """The numbers of syslog, which journald reads."""
-_WORKER = "outlive.worker"
-_JOB = "outlive.job"
+WORKER = "outlive.worker"
+"""The lines of the worker itself."""
+JOB = "outlive.job"
+"""What jobs print and log, whatever the loggers of their records."""
 _URL = re.compile(r"(?<!\S)\S*?://\S*")  # Each word is tried once: a long line of a job costs no more than its length.
 _USER = re.compile(r"\w://[^\s:/@]*:")
 _IN_SETTING = re.compile(
@@ -84,14 +86,21 @@ def _without_password(url: re.Match[str]) -> str:
 
 
 def configure(format: Format = "text", *, level: str = "INFO") -> None:
-    """Send outlive's log lines to stderr in this format. A later call replaces an earlier one."""
+    """Send outlive's log lines to stderr in this format. A later call replaces an earlier one.
+
+    `level`: as the setting log_level, such as `info` or `info,outlive.worker=warning`.
+    """
     global _formatter
     _formatter = _Json() if format == "json" else _Text()
     logger = logging.getLogger("outlive")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _Stderr)]:
         logger.removeHandler(handler)
     logger.addHandler(_Stderr())
-    logger.setLevel(level)
+    overall, *others = level.upper().split(",")
+    logger.setLevel(overall)
+    levels = dict(one.split("=") for one in others)
+    for name in (WORKER, JOB):
+        logging.getLogger(name).setLevel(levels.get(name.upper(), logging.NOTSET))
     logging.lastResort = _Stderr(logging.WARNING)  # Warnings of asyncio, psycopg and others must not block either.
 
 
@@ -100,15 +109,15 @@ def write(level: str, message: str, fields: Fields, *, stack: str | None = None)
 
     `stack`: a traceback, of a job. As text it is indented, so that no line of it looks like one of the log.
     """
-    relay(_formatter.line(time.time(), level, _WORKER, _formatter.clean(message), fields, stack))
+    relay(_formatter.line(time.time(), level, WORKER, _formatter.clean(message), fields, stack))
 
 
 def lines(created: float, level: str, messages: list[str], fields: Callable[[int], Mapping[str, object]]) -> list[str]:
     """Lines of the worker with one time, for `later`. The messages must be clean: no text of a job, no password."""
     if isinstance(_formatter, _Json):
         each = enumerate(messages)
-        return [_formatter.line(created, level, _WORKER, words, functools.partial(fields, n)) for n, words in each]
-    head = _formatter.line(created, level, _WORKER, "")
+        return [_formatter.line(created, level, WORKER, words, functools.partial(fields, n)) for n, words in each]
+    head = _formatter.line(created, level, WORKER, "")
     return [head + words for words in messages]
 
 
@@ -116,13 +125,15 @@ def lines_of_job(created: float, said: Record, who: str, fields: Mapping[str, ob
     """What a job prints or logs, for `later`: as text one line for each of its lines, as JSON one object."""
     level, logger, message, _, exception = said
     if isinstance(_formatter, _Json):
-        return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields, exception)]
+        return [_formatter.line(created, level, logger or JOB, redacted(message), lambda: fields, exception)]
+    if said.extra and not logger:  # It was printed, with these fields.
+        said = said._replace(message=f"{message} {said.extra}")
     lines = said.text.split("\n")
     if (more := len(lines) - MAX_SAID_LINES) > 0:
         lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]
     head = f"[{who}] {logger}: " if logger else f"[{who}] "
     clean = _formatter.clean
-    return [_formatter.line(created, clean(level), _JOB, clean(head + line)) for line in lines]
+    return [_formatter.line(created, clean(level), JOB, clean(head + line)) for line in lines]
 
 
 def relay(line: str) -> None:
@@ -270,7 +281,7 @@ class _Text(logging.Formatter):
         self, created: float, level: str, logger: str, message: str, fields: Fields = dict, stack: str | None = None
     ) -> str:
         head = _priority(level)
-        named = "" if logger == _WORKER else f"{logger}: "  # Most lines are the worker's own.
+        named = "" if logger == WORKER else f"{logger}: "  # Most lines are the worker's own.
         line = f"{head}{_time(int(created * 1000))} {level:<7} {named}{message}"
         below = redacted(stack or "").splitlines()
         if (more := len(below) - MAX_SAID_LINES) > 0:  # The end says the most.

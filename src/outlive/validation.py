@@ -197,6 +197,16 @@ def choice(name: str, value: object, *choices: str) -> str:
     return str(value)
 
 
+def levels(name: str, value: object, choices: Collection[str], loggers: Collection[str]) -> str:
+    """A level, and perhaps other levels for some loggers: `info,outlive.worker=warning`."""
+    overall, *others = "".join(str(value).split()).split(",")
+    given = [one.partition("=") for one in others]
+    if overall not in choices or any(logger not in loggers or level not in choices for logger, _, level in given):
+        one_of = f"{', '.join([*choices][:-1])} or {[*choices][-1]}"
+        raise refused(name, value, f"{one_of}, and may go on with {' or '.join(f',{one}=LEVEL' for one in loggers)}")
+    return ",".join([overall, *others])
+
+
 def identifier(name: str, value: object) -> str:
     """The name of a task, a queue, a source or a service."""
     printable = isinstance(value, str) and value.isprintable() and value == value.strip()

@@ -181,6 +181,9 @@ def test_a_list_and_true_in_the_file_are_what_they_are():
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
+        ("log_level", "loud", "log_level is 'loud': it must be debug, info, warning or error"),
+        ("log_level", "info,shop=error", "and may go on with ,outlive.worker=LEVEL or ,outlive.job=LEVEL"),
+        ("log_level", "info,outlive.job", "log_level is 'info,outlive.job': it must be"),
         ("lease_s", "soon", "lease_s is 'soon': it must be a duration"),
         ("slots", 0, "slots is 0: it must be a whole number from 1 to 30000"),
         ("slots", "2.5", "slots is '2.5': it must be a whole number"),

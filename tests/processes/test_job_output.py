@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from outlive import logs
 from outlive.humanize import short_id
 from outlive.model import Claimed, Ended
+from outlive.output import encode_record
 from outlive.protocol import MARK
 from outlive.worker.processes.job_output import MAX_LINE_BYTES, TAIL_BYTES, JobOutput
 from tests.driving import slots as driving
@@ -129,6 +131,15 @@ def test_the_output_of_a_job_waits_until_the_large_end_of_the_one_before_it_is_r
 
     ends = asyncio.run(play())
     assert [ends[token].output for token in (1, 2)] == ["large\n", "second\n"]
+
+
+def test_a_line_above_the_level_of_the_log_is_found_among_hundreds_below_it(capsys):
+    below = b'{"event": "sold", "level": "info"}\nplain\n' + encode_record("INFO", "shop", "sold")
+    logs.configure(level="WARNING")
+    said = JobOutput()
+    said.add(below * 500 + b'{"event": "no price", "level": "error"}\n', FIRST)
+    said.end(FIRST)
+    assert logged(capsys) == ["first: no price"]
 
 
 def test_a_line_without_an_end_is_passed_on_in_pieces_and_kept_as_one(capsys):

@@ -153,6 +153,22 @@ def test_a_debug_record_is_kept_by_the_level_of_jobs_and_logged_by_that_of_the_w
     assert "in short" in worker.log()
 
 
+@pytest.mark.parametrize(
+    ("level", "own", "of_jobs"),
+    [("info", True, True), ("info,outlive.worker=warning", False, True), ("info, outlive.job=warning", True, False)],
+)
+def test_the_lines_of_the_worker_and_those_of_jobs_have_a_level_each(start, queue, level, own, of_jobs):
+    worker = start(target=TALKING, log_level=level, wait=False)
+    job, failing = talking.talk_in_detail.enqueue(), talking.fail_for_good.enqueue()
+    assert finished(job) is State.SUCCEEDED
+    worker.says(f"ERROR   Job {short_id(failing.id)}")
+    worker.send(signal.SIGTERM)
+    assert worker.process.wait(20) == 0
+    assert (f"Job {short_id(job.id)} completed successfully" in worker.log()) is own
+    assert (f"{short_id(job.id)} #1] shop.parser: in short" in worker.log()) is of_jobs
+    assert "in short" in output_of(queue, job)
+
+
 def test_json_lines_have_the_fields_of_a_record_and_the_traceback_of_a_failure_for_good(start, queue):
     worker = start(target=TALKING, log_format="json")
     job, failing, deciding = (

@@ -17,7 +17,8 @@ LAYERS = [
     {
         *("statement", "search_path", "states", "model", "policy", "errors", "config", "wire"),
         *("encoding", "annotations", "arguments", "references", "protocol", "job_gateway", "linux", "validation"),
-        *("foreign_options", "logs", "output", "luggage", "importing", "program", "humanize", "stacks", "described"),
+        *("foreign_options", "logs", "output", "json_lines", "luggage", "importing", "program", "humanize", "stacks"),
+        *("described",),
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -2,8 +2,9 @@
 
 Records that find no handler come here, in place of Python's own last resort. So nothing is written twice. A handler
 that the app has given to a logger to write to stderr or stdout is set aside for one of ours: the supervisor reads these
-streams, and a line that is printed there has lost its level. `logging` is not imported for this: every fork would pay
-for it.
+streams, and a line that is printed there has lost its level. Its formatter goes on to count if it is more than a format
+string: it may mask what must not be logged, so nothing but what it returns leaves the process. `logging` is not
+imported for this: every fork would pay for it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlive import output
+from outlive import json_lines, output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import ModuleType
 
 LOGGING = "logging"
 SAID = "outlive_said"
 """An attribute of records that say what the worker's own line about the end of the job says."""
 STDERR = 2
+_TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def _write(data: bytes) -> None:
@@ -73,16 +75,15 @@ def _install(level: str) -> None:
     standard = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
     class ToSupervisor(logging.Handler):
+        formatted_by_app: Callable[[logging.LogRecord], str] | None = None
+
         def emit(self, record: logging.LogRecord) -> None:
             if hasattr(record, SAID):
                 return
             try:
-                record, fields = _unpacked(record) if isinstance(record.msg, dict) else (record, vars(record))
-                extra = _span() | {name: value for name, value in fields.items() if name not in standard}
-                text = self.format(record)
-                message = text.partition(f"\n{record.exc_text}")[0] if record.exc_text else text
-                below = text[len(message) + 1 :]
-                write(output.encode_record(record.levelname, record.name, message, _json(extra), below))
+                theirs = self.formatted_by_app
+                said = _shown(record, theirs) if theirs else _said(record, self.format, standard)
+                write(output.encode_record(record.levelname, record.name, *said))
             except Exception:  # As every handler of `logging` does: the job goes on.
                 self.handleError(record)
 
@@ -95,6 +96,9 @@ def _install(level: str) -> None:
                 handlers[place] = ours = ToSupervisor(level.upper())
                 ours.setLevel(max(ours.level, theirs.level))
                 ours.filters = theirs.filters
+                of_logging = type(theirs).format is logging.Handler.format
+                if not of_logging or type(theirs.formatter) not in (type(None), logging.Formatter):
+                    ours.formatted_by_app = theirs.format
     if root.handlers:  # The app has configured it, level included.
         return
     configure = logging.basicConfig
@@ -103,6 +107,39 @@ def _install(level: str) -> None:
     if root.level == logging.WARNING:  # As it is unless the app has set it.
         root.setLevel(level.upper())
     logging.lastResort = ToSupervisor(level.upper())
+
+
+def _said(record: Any, format: Callable[[Any], str], standard: Collection[str]) -> tuple[str, str, str]:
+    """The message of a record, its fields (those that not every record has) as JSON, and what stands below it."""
+    record, fields = _unpacked(record) if isinstance(record.msg, dict) else (record, vars(record))
+    extra = _span() | {name: value for name, value in fields.items() if name not in standard}
+    text = format(record)
+    message = text.partition(f"\n{record.exc_text}")[0] if record.exc_text else text
+    return message, _json(extra), text[len(message) + 1 :]
+
+
+def _shown(record: Any, format: Callable[[Any], str]) -> tuple[str, str, str]:
+    """The same as the app's own formatter shows it. What that leaves out is not logged."""
+    text, below = format(record).rstrip(), ""
+    if "\x1b" in text:  # Colours, as on a terminal.
+        import re
+
+        text = re.sub(r"\x1b\[[\d;]*m", "", text)
+    for stack in filter(None, (record.exc_text, _TRACEBACK)):
+        if (at := text.find(f"\n{stack}")) >= 0:
+            text, below = text[:at], text[at + 1 :]
+            break
+    if (line := json_lines.read(text)) is None:
+        return text, _json(_span()), below
+    below = line.exception or below
+    if line.fields.pop("exc_info", None) and not below:  # The formatter shows that there is one, and no traceback.
+        below = _traceback(record)
+    return line.message, _json(_span() | line.fields), below
+
+
+def _traceback(record: Any) -> str:
+    error = (_unpacked(record)[0] if isinstance(record.msg, dict) else record).exc_info
+    return sys.modules[LOGGING].Formatter().formatException(error) if error and error[0] else ""
 
 
 def _unpacked(record: Any) -> tuple[Any, dict[str, object]]:

@@ -96,7 +96,7 @@ class CommandContext:
             logging.getLogger("outlive").warning(warning)
 
     def log_from(self, level: str, format: str | None = None) -> None:
-        logs.configure(cast("logs.Format", format or self.config.log_format), level=level.upper())
+        logs.configure(cast("logs.Format", format or self.config.log_format), level=level)
 
     def config_of(self, app: Mapping[str, object], **flags: object) -> config.Config:
         """The configuration with the settings of an app, and with the flags of one command.

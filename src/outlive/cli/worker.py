@@ -34,7 +34,8 @@ LogLevel = Annotated[
     str | None,
     typer.Option(
         metavar="LEVEL",
-        help="debug (of jobs only with job_log_level=debug), info (a line for each job, at its end), warning or error.",
+        help="debug (of jobs only with job_log_level=debug), info (a line for each job, at its end), warning or error. "
+        "After it, levels of the worker's own lines or of what jobs say: info,outlive.worker=warning.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]

@@ -21,8 +21,6 @@ LOGGED_LINES = 200
 LOGGED_BYTES = 64 * 1024
 """How much of one attempt is logged per second."""
 
-_SIGN = output.SIGN.encode()
-
 
 class JobOutput:
     def __init__(self) -> None:
@@ -106,8 +104,9 @@ class JobOutput:
         if (now := time.monotonic()) - self._since >= 1.0:
             self._since, self._lines_left, self._bytes_left = now, LOGGED_LINES, LOGGED_BYTES
             self._log_left_out(job)
-        if not job_log.shows_info():
-            lines = b"".join(line + b"\n" for line in lines.split(b"\n") if line.startswith(_SIGN))
+        if not job_log.shows_prints():
+            named = [line for line in lines.split(b"\n") if line.startswith(job_log.MAY_NAME_LEVEL)]
+            lines = b"".join(line + b"\n" for line in named if job_log.shows(line))
         if lines and not lines.endswith(b"\n"):  # A last line without a line break, or a piece.
             lines += b"\n"
         *first, rest = lines.split(b"\n", self._lines_left)

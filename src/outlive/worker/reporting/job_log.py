@@ -16,15 +16,19 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import logs, luggage, output, wire
+from outlive import json_lines, logs, luggage, output, wire
 from outlive.humanize import counted, one_line, short_id
 from outlive.model import Claimed, Ended
 from outlive.states import FAULTS, Outcome, State
 from outlive.worker import log
 
 _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
+MAY_NAME_LEVEL = (_SIGN, json_lines.FIRST)
+"""How a line of a job begins that may not be at info, as all others are."""
 MAX_ERROR_CHARS = 80
 """How much of an error its line has. JSON has all of it."""
+_of_jobs = logging.getLogger(logs.JOB)
+"""What jobs say has a level of its own: `log_level` may name one for it."""
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 Success = tuple[UUID, str, int, float | None, bytes | None]
@@ -44,8 +48,12 @@ def note(level: str, words: str, *values: object) -> None:
 
 
 def shows_info() -> bool:
-    """Whether the log has the lines of successes, and what jobs print."""
+    """Whether the log has the lines of successes."""
     return log.isEnabledFor(logging.INFO)
+
+
+def shows_prints() -> bool:
+    return _of_jobs.isEnabledFor(logging.INFO)
 
 
 def succeeded(ended: list[Success], *, worker: UUID) -> None:
@@ -109,11 +117,18 @@ def printed_by_shared(pid: int, task: str | None, line: bytes) -> bool:
     return _say(line, lambda: (f"child {pid}, shared by jobs of {task}", {"task": task, "pid": pid}))
 
 
-def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> bool:
+def shows(line: bytes) -> bool:
+    """Whether the log has the level of this line. Prints are info, unless they are JSON that says something else."""
     level = logging.INFO
     if line.startswith(_SIGN):
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
-    if not log.isEnabledFor(level):
+    elif line.startswith(json_lines.FIRST):
+        level = _LEVELS.get(json_lines.level_of(line).encode(), logging.INFO)
+    return _of_jobs.isEnabledFor(level)
+
+
+def _say(line: bytes, whose: Callable[[], tuple[str, dict[str, object]]]) -> bool:
+    if not shows(line):
         return False
     logs.later(partial(_said, time.time(), whose, line), size=len(line))
     return True
@@ -125,12 +140,20 @@ def _whose(id: UUID, task: str, attempt: int, options: bytes | None) -> tuple[st
 
 def _said(created: float, whose: Callable[[], tuple[str, dict[str, object]]], line: bytes) -> list[str]:
     """A line of a job as text or JSON. A record of several lines is several lines of text."""
-    record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
+    record = output.read_record(line) or _printed(line.decode(errors="replace"))
     who, about = whose()
     about["stream"] = "log" if record.logger else "output"
     if record.extra:  # Of a line that only looks like a record it may be anything.
         about["extra"] = logs.redacted_within(wire.decode_or_text(record.extra.encode()))
     return logs.lines_of_job(created, record, who, about)
+
+
+def _printed(text: str) -> output.Record:
+    """What a job prints is text, or a log record that it has made JSON of; the logger stays `outlive.job`."""
+    if (said := json_lines.read(text)) is None or not said.level:
+        return output.Record("INFO", "", text)
+    extra = msgspec.json.encode(said.fields).decode() if said.fields else ""
+    return output.Record(said.level, "", said.message, extra, said.exception)
 
 
 def left_out(job: Claimed, lines: int) -> None:
