@@ -8,12 +8,11 @@ from __future__ import annotations
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -21,6 +20,7 @@ from outlive import config as configuration
 from outlive.client import redirection
 from outlive.django.addresses import address
 from outlive.django.api import BaseTaskBackend, task_backends
+from outlive.django.connecting import expect_access
 from outlive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -116,11 +116,3 @@ class DjangoHome:
         """Close all connections, before Django drops or renames the database."""
         if own := self.__dict__.get("_connections"):
             own.close()
-
-
-def expect_access(database: str) -> None:
-    """Let Django refuse, in its words, a test that it gives no database. There may be no test database, and then the
-    settings still name that of development."""
-    with suppress(SynchronousOnlyOperation):  # In async code Django refuses a test that it gives no database first.
-        connections[database].ensure_connection()
-        connections[database].cursor().close()

@@ -20,7 +20,8 @@ from outlive.django import registry
 from outlive.django.addresses import address
 from outlive.django.api import Task
 from outlive.django.backend import OutliveBackend, backends, options_of
-from outlive.django.home import backend_of, expect_access
+from outlive.django.connecting import expect_access
+from outlive.django.home import backend_of
 from outlive.django.models import Job
 from outlive.errors import OutliveError
 from outlive.pytest import enqueued
