@@ -158,6 +158,12 @@ def test_only_a_plain_function_can_run_before_the_first_job_of_a_process(functio
         outlive.App().on_process_start(function)
 
 
+@pytest.mark.parametrize("function", [plain, anumbers, asyncio.wait_for, int, lambda number: number])
+def test_only_a_generator_can_run_around_jobs(function):
+    with pytest.raises(outlive.ConfigError, match="takes a plain function without parameters that yields once, not <"):
+        outlive.App().around_job(function)
+
+
 def test_one_task_that_takes_an_id_and_an_error_learns_of_failures():
     app = outlive.App()
     with pytest.raises(outlive.ConfigError, match="on_failed takes a task"):
@@ -194,7 +200,7 @@ def test_a_task_of_another_app_does_not_learn_of_failures():
         ({"reject_on_worker_lost": True}, r"did you mean max_crashes\? \(a job whose process dies is always retried"),
         ({"task_id": "7"}, r"use task.using\(id=…\) \(it is a uuid.UUID"),
         ({"trail": True}, "leave it out: the dashboard and"),
-        ({"base": object}, "@app.on_failed and @app.on_process_start in place of a class"),
+        ({"base": object}, "@app.on_failed, @app.around_job and @app.on_process_start in place of a class"),
     ],
 )
 def test_options_of_celery_are_refused_with_what_to_write(options, sentence):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -222,6 +223,21 @@ def test_a_test_that_a_job_fails_or_stops_is_over(outlive_jobs, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="the job says so"):
         outlive_jobs.run()
     assert job.status() == State.RETRYABLE
+
+
+def test_what_an_app_runs_around_jobs_runs_here_too(outlive_jobs, monkeypatch):
+    noted: list[str] = []
+
+    def note() -> Iterator[None]:
+        noted.append(outlive.current().task)
+        yield
+        noted.append("after")
+
+    monkeypatch.setattr(shop.app, "surroundings", [note])
+    shop.price.enqueue("7 EUR")
+    shop.fetch.enqueue(1)
+    outlive_jobs.run()
+    assert noted == [shop.price.name, "after", shop.fetch.name, "after"]
 
 
 def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs):

@@ -200,8 +200,8 @@ def _in_job() -> bool:
 
 @dataclass(eq=False)
 class SharedTask:
-    """A task with Celery's calls. `task` is that of outlive, and `plain` its function if that returns something else than
-    is stored."""
+    """A task with Celery's calls. `task` is that of outlive, and `plain` its function if that returns something else
+    than is stored."""
 
     task: Task[..., Any, Any]
     plain: Callable[..., Any] | None = None

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from inspect import iscoroutinefunction
 from time import monotonic
 from types import CoroutineType, FunctionType
 from typing import Any, Protocol
@@ -53,6 +54,8 @@ class Runnable(Protocol):
     def policy(self) -> Policy: ...
     @property
     def codec(self) -> Codec: ...
+    @property
+    def surroundings(self) -> Sequence[FunctionType]: ...
 
 
 class _Attempt:
@@ -152,7 +155,7 @@ async def _fetch(run: Run, channel: Channel) -> tuple[bytes, list[bytes | None]]
 
 async def _acall(this: _Attempt, encoded: bytes, inputs: list[bytes | None]) -> object:
     positional, named = _unpacked(this, encoded, inputs)
-    return await within((), this.task.function(*positional, **named))
+    return await within((), _surrounded(this.task, positional, named))
 
 
 def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
@@ -165,12 +168,45 @@ def _call(this: _Attempt, lifespans: Sequence[FunctionType]) -> object:
         raise _NotFetched(error) from error
     with CopiesExit(channel.pid), stops.let_through:
         positional, named = _unpacked(this, encoded, inputs)
-        value = task.function(*positional, **named)
+        value = _surrounded(task, positional, named)
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
             value = asyncio.run(awaited(within(lifespans if task.policy.share > 1 else (), value), channel.pid))
         return value
+
+
+def _surrounded(task: Runnable, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Call the task's function within what its app has around each job. That of an async function begins with it: what
+    it sets for the job's code must be set in the context in which that runs."""
+    if not task.surroundings:
+        return task.function(*positional, **named)
+    if iscoroutinefunction(task.function):
+        return _asurrounded(task, task.function(*positional, **named))
+    with _surroundings(task):
+        return task.function(*positional, **named)
+    raise _swallowed(task)
+
+
+async def _asurrounded(task: Runnable, value: Awaitable[object]) -> object:
+    with _surroundings(task):
+        return await value
+    raise _swallowed(task)
+
+
+@contextmanager
+def _surroundings(task: Runnable) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in task.surroundings:
+            stack.enter_context(contextmanager(one)())
+        yield
+
+
+def _swallowed(task: Runnable) -> errors.OutliveError:
+    names = ", ".join(one.__qualname__ for one in task.surroundings)
+    return errors.OutliveError(
+        f"what the job raised was caught under @app.around_job, and not raised again (functions there: {names})"
+    )
 
 
 async def within(lifespans: Sequence[FunctionType], value: Awaitable[object]) -> object:

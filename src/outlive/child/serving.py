@@ -98,6 +98,7 @@ def rehearse(stack: int) -> Channel:
 
 class _EmptyTask:
     policy = Policy()
+    surroundings = ()
 
     def __init__(self) -> None:
         self.codec = Codec("", self.function)

@@ -6,7 +6,7 @@ import functools
 import operator
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
@@ -42,6 +42,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], object])
 L = TypeVar("L", bound=Callable[[], AsyncIterator[None]])
+W = TypeVar("W", bound=Callable[[], Iterator[None]])
 F = TypeVar("F", bound=OnFailed)
 _UNTRACED: AbstractContextManager[Carry] = nullcontext(list)
 
@@ -67,8 +68,10 @@ class App:
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
         self.process_starts: list[FunctionType] = []
-        self.lifespans: list[FunctionType] = []
         """What runs in each process before its first job."""
+        self.lifespans: list[FunctionType] = []
+        self.surroundings: list[FunctionType] = []
+        """What runs around each job, the first outermost."""
         self.follower: dict[str, Any] | None = None
         """The job that follows a failure, as the database takes it."""
         if isinstance(database_url, str) and database_url and not re.search(r"[=:/]", database_url):
@@ -140,6 +143,14 @@ class App:
         """
         rule = "@app.lifespan takes an async function without parameters that yields once"
         self.lifespans.append(declaring.expect(function, declaring.ASYNC_GENERATOR, rule))
+        return function
+
+    def around_job(self, function: W, /) -> W:
+        """Run a function around each attempt of a job: what stands before its `yield` before the task's function, what
+        stands after it afterwards. What the job raises is raised by the `yield`; the function must let it pass.
+        """
+        rule = "@app.around_job takes a plain function without parameters that yields once"
+        self.surroundings.append(declaring.expect(function, declaring.GENERATOR, rule))
         return function
 
     def on_failed(self, task: F, /) -> F:

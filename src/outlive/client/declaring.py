@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-PLAIN, ASYNC_GENERATOR = 0, inspect.CO_ASYNC_GENERATOR
-_KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | ASYNC_GENERATOR
+PLAIN, GENERATOR, ASYNC_GENERATOR = 0, inspect.CO_GENERATOR, inspect.CO_ASYNC_GENERATOR
+_KINDS = GENERATOR | inspect.CO_COROUTINE | ASYNC_GENERATOR
 
 
 class TaskOptions(policy.LimitOptions, total=False):

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 from uuid import UUID
 
@@ -57,6 +58,11 @@ class Task(Generic[P, C, R]):
 
     if not TYPE_CHECKING:  # A type checker would take any name for an attribute.
         __getattr__ = hinting("a task")
+
+    @property
+    def surroundings(self) -> Sequence[FunctionType]:
+        """What runs around each of its jobs."""
+        return self.app.surroundings
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""

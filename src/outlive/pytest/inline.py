@@ -308,7 +308,7 @@ class _Watched:
     """A task whose exceptions are kept as they are. The attempt keeps only their text."""
 
     def __init__(self, task: Task[..., Any, Any]) -> None:
-        self._task, self.policy, self.codec = task, task.policy, task.codec
+        self._task, self.policy, self.codec, self.surroundings = task, task.policy, task.codec, task.surroundings
         self.raised: BaseException | None = None
 
     def function(self, *args: Any, **kwargs: Any) -> Any:
