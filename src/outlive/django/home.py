@@ -22,6 +22,7 @@ from outlive.django.addresses import address
 from outlive.django.api import BaseTaskBackend, task_backends
 from outlive.django.connecting import expect_access
 from outlive.errors import ConfigError
+from outlive.states import OVER
 
 if TYPE_CHECKING:
     from outlive.client.connections import Connections
@@ -100,6 +101,17 @@ class DjangoHome:
         connection = connections[backend_of(self.alias).database]
         manual = connection.connection is not None and not connection.autocommit
         return connection if connection.in_atomic_block or manual else None
+
+    def found_in_test(self, one: Statement[T]) -> T | None:
+        if one.name != "outcomes" or not redirection.django_tests() or (connection := self.transaction()) is None:
+            return None
+        from outlive import db
+        from outlive.testing import in_transaction  # Not at the top: only tests need it.
+
+        ours = in_transaction.joined(connection) if in_transaction.is_of_test(connection) else None
+        found: Any = {} if ours is None else db.run(ours, one)
+        ended = all(outcome.state in OVER for outcome in found.values())
+        return found if ended else None  # Nothing else runs the others: they are not waited for.
 
     def joins(self, statement: Statement[object]) -> bool:
         return redirection.django_tests() or statement.name not in _APART
