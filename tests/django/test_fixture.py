@@ -131,11 +131,11 @@ def test_native_tasks_run_beside_them(database, outlive_jobs):
 """
 
 
-def run_tests(url: str, folder: Path, tests: str) -> str:
+def run_tests(url: str, folder: Path, tests: str, tasks: str = TASKS) -> str:
     """Run tests under pytest in a copy of the project that has shared tasks instead of native ones."""
     shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
     code = folder / "shop" / "tasks.py"
-    code.write_text(code.read_text().partition("\n\napp = ")[0] + TASKS)
+    code.write_text(code.read_text().partition("\n\napp = ")[0] + tasks)
     (folder / "test_shop.py").write_text(tests)
     ours = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "DJANGO_SETTINGS_MODULE": "project.settings"}
     words: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]

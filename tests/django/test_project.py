@@ -17,8 +17,8 @@ from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
-SUITE = ("shop", "tests.django.suite", "tests.django.shared", "tests.django.native")
-PASSED = re.compile(r"\nRan 58 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+SUITE = ("shop", *(f"tests.django.{name}" for name in ("suite", "shared", "native", "running")))
+PASSED = re.compile(r"\nRan 76 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""
@@ -78,13 +78,18 @@ def test_an_order_is_confirmed(database, outlive_jobs):
     with outlive_jobs.eager():
         confirm.enqueue(Order.objects.get().pk)
     assert [confirm.get_result(str(job.id)).status for job in Job.objects.all()] == ["SUCCESSFUL"] * 2
-    with transaction.atomic(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
+    with transaction.atomic(), pytest.raises(outlive.OutliveError, match="after its block"):
         confirm.enqueue(1)
         outlive_jobs.run()
     block = transaction.atomic()
     block._from_testcase = True  # As the fixture `db` has it.
-    with block, outlive_jobs.eager(), pytest.raises(outlive.OutliveError, match="use transactional_db"):
-        confirm.enqueue(1)
+    with block, outlive_jobs.eager():
+        result = confirm.enqueue(Order.objects.create(email="bob@example.org").pk)
+        native = weigh.enqueue(Order.objects.last().pk)
+        status = confirm.get_result(result.id).status
+        assert (status, native.result(), native.status()) == ("SUCCESSFUL", 600, "succeeded")
+        transaction.set_rollback(True)
+    assert (len(outlive_jobs.enqueued()), Order.objects.count()) == (3, 1)
     with pytest.raises(outlive.OutliveError, match="call run.. without it"):
         outlive_jobs.run(in_processes=True)
 

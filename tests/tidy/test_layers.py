@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.tidy.reading import SOURCE, modules, none, shown, syntax
 
 LAYERS = [
-    {"__init__", "__main__", "cli", "dashboard", "django", "celery", "fastapi", "pytest"},
+    {"__init__", "__main__", "cli", "dashboard", "django", "celery", "fastapi", "pytest", "testing"},
     {"operations"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},

@@ -38,6 +38,9 @@ class Home(Protocol):
     def transaction(self) -> SyncConnection | None:
         """The connection of the framework, if this thread has a transaction open there."""
 
+    def found_in_test(self, one: Statement[T]) -> T | None:
+        """The outcomes of jobs that have run in the transaction which a test rolls back. None: it has no such job."""
+
     def joins(self, statement: Statement[object]) -> bool:
         """Whether this statement runs in that transaction."""
 
@@ -85,6 +88,8 @@ class HomedRunner(StatementRunner):
 
     def read(self, one: Statement[T], until: float | None) -> T:
         """A transaction would wait forever for a job that it has enqueued itself."""
+        if self._gateway is None and (home := self._home()) is not None and (found := home.found_in_test(one)):
+            return found
         if until is None and self._gateway is None and self.joins:
             return self.connections.run_all([one])[0]
         return super().read(one, until)

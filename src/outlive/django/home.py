@@ -8,12 +8,11 @@ from __future__ import annotations
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -21,7 +20,9 @@ from outlive import config as configuration
 from outlive.client import redirection
 from outlive.django.addresses import address
 from outlive.django.api import BaseTaskBackend, task_backends
+from outlive.django.connecting import expect_access
 from outlive.errors import ConfigError
+from outlive.states import OVER
 
 if TYPE_CHECKING:
     from outlive.client.connections import Connections
@@ -101,6 +102,17 @@ class DjangoHome:
         manual = connection.connection is not None and not connection.autocommit
         return connection if connection.in_atomic_block or manual else None
 
+    def found_in_test(self, one: Statement[T]) -> T | None:
+        if one.name != "outcomes" or not redirection.django_tests() or (connection := self.transaction()) is None:
+            return None
+        from outlive import db
+        from outlive.testing import in_transaction  # Not at the top: only tests need it.
+
+        ours = in_transaction.joined(connection) if in_transaction.is_of_test(connection) else None
+        found: Any = {} if ours is None else db.run(ours, one)
+        ended = all(outcome.state in OVER for outcome in found.values())
+        return found if ended else None  # Nothing else runs the others: they are not waited for.
+
     def joins(self, statement: Statement[object]) -> bool:
         return redirection.django_tests() or statement.name not in _APART
 
@@ -116,11 +128,3 @@ class DjangoHome:
         """Close all connections, before Django drops or renames the database."""
         if own := self.__dict__.get("_connections"):
             own.close()
-
-
-def expect_access(database: str) -> None:
-    """Let Django refuse, in its words, a test that it gives no database. There may be no test database, and then the
-    settings still name that of development."""
-    with suppress(SynchronousOnlyOperation):  # In async code Django refuses a test that it gives no database first.
-        connections[database].ensure_connection()
-        connections[database].cursor().close()

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from django.db import close_old_connections
+from django.db import connections
 from django.utils import timezone
 
 import outlive
@@ -48,17 +48,24 @@ def runner(task: Task, alias: str) -> Callable[..., Any]:
     """A function with the name of the task's own, which runs it for the backend TASKS[alias]."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        close_old_connections()
+        _close_old_connections()
         try:
             return _call(task, alias, args, kwargs)
         finally:
-            close_old_connections()
+            _close_old_connections()
 
     run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
     run.__doc__ = task.func.__doc__
     vars(run)["check_arguments"] = functools.partial(_check_arguments, task)
     vars(run)["outlive_parameters"] = functools.partial(_parameters, task)
     return run
+
+
+def _close_old_connections() -> None:
+    """As Django does around a request, and its test client: the transaction of a test stays open."""
+    for connection in connections.all(initialized_only=True):
+        if not any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+            connection.close_if_unusable_or_obsolete()
 
 
 def _parameters(task: Task) -> tuple[Parameter, ...]:

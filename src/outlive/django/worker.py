@@ -11,12 +11,12 @@ import sys
 from contextlib import suppress
 
 import django
-from django.db import connections
 
 from outlive.child.log_records import SAID
 from outlive.client.app import App
 from outlive.django import shared as shared_tasks
 from outlive.django.backend import backends
+from outlive.django.connecting import close_connections, shrink_pools
 from outlive.django.discovery import all_tasks, declare, import_tasks
 from outlive.django.registry import app_of
 
@@ -34,23 +34,6 @@ def _take_shared() -> None:
         app.declared_schedules |= shared.declared_schedules
         app.process_starts += shared.process_starts
         app.lifespans += shared.lifespans
-
-
-def _close_connections() -> None:
-    for connection in connections.all(initialized_only=True):
-        connection.close()
-        if connection.vendor == "postgresql":
-            connection.close_pool()
-
-
-def _shrink_pools() -> None:
-    """Let the pool of a job's process open no connection before the job needs it. Django's default opens four."""
-    for connection in connections.all():
-        given = connection.settings_dict["OPTIONS"]
-        if connection.vendor == "postgresql" and (pool := given.get("pool")):
-            sizes = {} if pool is True else pool
-            most = sizes.get("max_size") or sizes.get("min_size", 4)
-            given["pool"] = {**sizes, "min_size": 0, "max_size": most}
 
 
 def _mark_failures() -> None:
@@ -94,6 +77,6 @@ def __getattr__(alias: str) -> App:
 django.setup()
 import_tasks()
 _take_shared()
-_close_connections()
-_shrink_pools()
+close_connections()
+shrink_pools()
 _mark_failures()

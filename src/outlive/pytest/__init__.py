@@ -15,15 +15,15 @@ import pytest
 if TYPE_CHECKING:
     from outlive.client.app import App
     from outlive.pytest.databases import Databases
-    from outlive.pytest.enqueued import Enqueued
-    from outlive.pytest.inline import Ran
     from outlive.pytest.jobs import Jobs
+    from outlive.testing.enqueued import Enqueued
+    from outlive.testing.inline import Ran
 
 __all__ = ["Enqueued", "Jobs", "Ran", "outlive_apps", "outlive_db", "outlive_db_setup", "outlive_jobs"]
 
 URL = "outlive_database_url"
 VARIABLE = "OUTLIVE_TEST_DATABASE_URL"
-_HOMES = {"Enqueued": "outlive.pytest.enqueued", "Jobs": "outlive.pytest.jobs", "Ran": "outlive.pytest.inline"}
+_HOMES = {"Enqueued": "outlive.testing.enqueued", "Jobs": "outlive.pytest.jobs", "Ran": "outlive.testing.inline"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -42,8 +42,8 @@ def guarded(url: str) -> Iterator[None]:
         try:
             yield
         finally:
-            if "outlive.pytest.of_django" in sys.modules:
-                from outlive.pytest import of_django
+            if "outlive.testing.of_django" in sys.modules:
+                from outlive.testing import of_django
 
                 of_django.written.clear()
 
@@ -52,7 +52,7 @@ def _expect(database: str, own: str) -> None:
     if database == own:
         return
     if "outlive.django.registry" in sys.modules:
-        from outlive.pytest import of_django
+        from outlive.testing import of_django
 
         if of_django.takes(database):
             return

@@ -54,8 +54,8 @@ def _has_found(answer: object) -> bool:
 def _others(runner: StatementRunner, asked: list[Statement[Any]] | Statement[Any]) -> list[StatementRunner]:
     names = {one.name for one in (asked if isinstance(asked, list) else [asked])}
     inside = job_gateway.gateway is not None
-    if inside or not names <= _OF_JOBS or runner.joins or "outlive.pytest.of_django" not in sys.modules:
+    if inside or not names <= _OF_JOBS or runner.joins or "outlive.testing.of_django" not in sys.modules:
         return []
-    from outlive.pytest import of_django
+    from outlive.testing import of_django
 
     return of_django.runners()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,28 +13,27 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 import msgspec
 import pytest
 
-from outlive import db, job_gateway, store, validation
+from outlive import db, store, validation
 from outlive.client import redirection
 from outlive.client.app import App
 from outlive.client.home import HomedApp
 from outlive.client.job import Job
 from outlive.client.options import moment as checked_moment
-from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, expect_task
 from outlive.errors import ConfigError, OutliveError
-from outlive.humanize import counted
-from outlive.pytest import enqueued, processes
+from outlive.pytest import processes
 from outlive.pytest.clock import Clock
-from outlive.pytest.enqueued import Enqueued
-from outlive.pytest.inline import LATER, WAITING, Inline, Ran, task_rows
 from outlive.pytest.target import TARGET
-from outlive.statement import Statement
-from outlive.states import FAULTS, Outcome, State
+from outlive.states import Outcome, State
+from outlive.testing import enqueued
+from outlive.testing.eager import eager
+from outlive.testing.enqueued import Enqueued
+from outlive.testing.inline import LATER, WAITING, Inline, Ran, has_failed, task_rows
 from outlive.validation import Duration
 from outlive.worker.fleet.schedules import Plan
 
 if TYPE_CHECKING:
-    from outlive.pytest.of_django import DjangoWorkers
+    from outlive.testing.of_django import DjangoWorkers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,7 +106,7 @@ class Jobs:
                 ran += self._run_in_processes(queues, validation.seconds("timeout", timeout), kill_after)
             else:
                 ran += self._run_inline(queues, raising=raising, limit=limit - len(ran))
-            if raising and (failed := next(filter(_has_failed, ran), None)):
+            if raising and (failed := next(filter(has_failed, ran), None)):
                 raise OutliveError(f"job {failed.job_id} of {failed.task} ended as {failed.outcome}: {failed.error}")
             goes_on = delayed or (kill_after is not None and self._killed(ran))
             # A backoff may be over before the worker has stopped.
@@ -126,31 +123,16 @@ class Jobs:
         ran: list[Ran] = []
         django = self._of_django()
         for worker in chain([self._inline], django.all() if django else ()):  # The first may enqueue for the others.
-            ran += self._run_in(worker, queues, raising=raising, limit=limit - len(ran))
+            ran += worker.run_due(queues, raising=raising, limit=limit - len(ran))
         return ran
 
     def _of_django(self) -> DjangoWorkers | None:
         """Workers for the jobs in Django's own database, if this process has enqueued any."""
         if self._django is None and "outlive.django.registry" in sys.modules:
-            from outlive.pytest.of_django import DjangoWorkers  # Not at the top: few tests have Django.
+            from outlive.testing.of_django import DjangoWorkers  # Not at the top: few tests have Django.
 
             self._django = DjangoWorkers(self._tasks)
         return self._django
-
-    def _run_in(self, worker: Inline, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
-        worker.take_ran()
-        ran: list[Ran] = []
-        while (one := worker.run_one(queues)) is not None:
-            ran += worker.take_ran()
-            if raising and _has_failed(one) and one.exception is not None:
-                one.exception.add_note(f"in attempt {one.attempt} of job {one.job_id}, which is {one.state} now")
-                raise one.exception
-            if len(ran) > limit:
-                [(task, _)] = Counter(one.task for one in ran).most_common(1)
-                fires = any(one.task == task for app in self._all_apps() for one in app.declared_schedules.values())
-                why = "its schedule fires, so advance the clock less" if fires else "does a job enqueue itself?"
-                raise OutliveError(f"more than {limit} attempts have run, most of {task}: {why}")
-        return ran
 
     def _run_in_processes(self, queues: Sequence[str] | None, within_s: float, kill_after: str | None) -> list[Ran]:
         if django := self._of_django():
@@ -207,25 +189,7 @@ class Jobs:
         transaction sees it before the commit.
         """
 
-        def run_all(runner: StatementRunner, statements: Sequence[Statement[Any]], connection: Any = None) -> list[Any]:
-            _expect_commit(statements, connection)
-            results = plain(runner, statements, connection)
-            if _makes_jobs(statements, connection):
-                self.run(raising=raising)
-            return results
-
-        async def arun_all(
-            runner: StatementRunner, statements: Sequence[Statement[Any]], connection: Any = None
-        ) -> list[Any]:
-            results = await aplain(runner, statements, connection)
-            if _makes_jobs(statements, connection):
-                await asyncio.to_thread(self.run, raising=raising)
-            return results
-
-        plain, aplain = StatementRunner.run_all, StatementRunner.arun_all
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(StatementRunner, "run_all", run_all)
-            patch.setattr(StatementRunner, "arun_all", arun_all)
+        with eager(lambda: self.run(raising=raising)):
             yield
 
     # Looking
@@ -248,20 +212,12 @@ class Jobs:
         """
         __tracebackhide__ = True
         ours: Task[..., Any, R] = _ours("assert_enqueued takes", task)
-        expected = enqueued.Expected(ours, args, kwargs)
-        jobs = self.enqueued()
-        for job in jobs:
-            if job.task == ours.name and not expected.differences(job):
-                return Job(job.id, ours.app)
-        raise AssertionError(expected.message(jobs))
+        return Job(enqueued.expect(self.enqueued(), ours, args, kwargs).id, ours.app)
 
     def assert_not_enqueued(self, task: Task[..., Any, Any] | DjangoTask | None = None) -> None:
         """Expect no job of this task; without a task, no job at all."""
         __tracebackhide__ = True
-        if jobs := self.enqueued(task):
-            found = counted(len(jobs), "job was", "jobs were")
-            lines = [f"    {job.id}: {job}" for job in jobs[: enqueued.SHOWN]]
-            raise AssertionError("\n".join([f"{found} enqueued, and none was expected:", *lines]))
+        enqueued.expect_none(self.enqueued(task))
 
     # The time
 
@@ -334,7 +290,7 @@ class Jobs:
 def _ours(words: str, task: object) -> Task[..., Any, Any]:
     """The task itself, or the one that stands for a task of Django."""
     if "outlive.django.registry" in sys.modules:
-        from outlive.pytest import of_django
+        from outlive.testing import of_django
 
         if (found := of_django.ours(task)) is not None:
             return found
@@ -344,25 +300,3 @@ def _ours(words: str, task: object) -> Task[..., Any, Any]:
 def _is_without_home(app: App) -> bool:
     """Whether the test has replaced TASKS, and the backend of this app is not there: none of its jobs can run."""
     return isinstance(app, HomedApp) and (home := app.home) is not None and not home.exists()
-
-
-def _has_failed(ran: Ran) -> bool:
-    return ran.outcome in FAULTS
-
-
-def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
-    """Whether these statements have committed jobs or signals, outside of a job."""
-    committed = connection is None or getattr(connection, "in_atomic_block", True) is False  # Django's, in autocommit.
-    return committed and _makes(statements)
-
-
-def _makes(statements: Sequence[Statement[Any]]) -> bool:
-    outside = job_gateway.gateway is None
-    return outside and any(one.name.startswith("enqueue") or one.name in ("close_batch", "send") for one in statements)
-
-
-def _expect_commit(statements: Sequence[Statement[Any]], connection: object) -> None:
-    """Refuse jobs in the transaction that Django rolls back after the test: they would never run."""
-    blocks = getattr(connection, "atomic_blocks", ())
-    if _makes(statements) and any(getattr(one, "_from_testcase", False) for one in blocks):
-        raise OutliveError(enqueued.UNCOMMITTED)

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 
 from outlive.client.app import App
+from outlive.client.home import HomedApp
 from outlive.errors import ConfigError, OutliveError
+from outlive.pytest.django_in_worker import of_test
 from outlive.pytest.target import TARGET, VARIABLE, Wanted
 from outlive.temporary.program import started
 
@@ -50,15 +52,18 @@ def wanted(apps: Sequence[App], enqueued: Collection[str], kill_after: str | Non
             raise ConfigError(f"the task {name} is inside a function, where no worker finds it: move it out")
         if app.tasks.keys() - hidden:
             modules |= {task.function.__module__: None for name, task in app.tasks.items() if name not in hidden}
-            places.append(_place(app))
-    return Wanted(list(modules), places, kill_after)
+            places += _places(app)
+    return Wanted(list(modules), places, kill_after, of_test())
 
 
-def _place(app: App) -> str:
-    """Where an app is, as `module:name`."""
+def _places(app: App) -> list[str]:
+    """Where an app is, as `module:name`. A project that has only tasks of Django gives their app no name, and they have
+    no jobs here."""
     for module in list(sys.modules.values()):
         for name, value in list(vars(module).items()):
             if value is app:
-                return f"{module.__name__}:{name}"
+                return [f"{module.__name__}:{name}"]
+    if isinstance(app, HomedApp):
+        return []
     some = next(iter(app.tasks))
     raise ConfigError(f"the app of the task {some} has no name in any module, so no worker finds it: assign it to one")

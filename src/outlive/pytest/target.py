@@ -1,7 +1,8 @@
 """The app of the worker that a test starts: the tasks of all apps that the test's process has.
 
 The worker imports this module in place of the user's, so an app that names its database in code is served here too:
-its settings come along without that address. JSON in the environment says which modules to import.
+its settings come along without that address. JSON in the environment says which modules to import. Django is set up
+before that, because modules of tasks import models.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from outlive.child.journal import Call, Journal
 from outlive.child.steps import Step
 from outlive.child.talks import Talk
 from outlive.client.app import App
+from outlive.pytest import django_in_worker
+from outlive.pytest.django_in_worker import Django
 
 VARIABLE: Final = "_OUTLIVE_TEST_APPS"
 TARGET: Final = f"{__name__}:app"
@@ -28,6 +31,8 @@ class Wanted(msgspec.Struct, frozen=True):
     modules: list[str]
     apps: list[str]
     kill_after: str | None = None
+    django: Django | None = None
+    """Django as the test's process has it."""
 
 
 class _Merged:
@@ -44,6 +49,18 @@ class _Merged:
 
 
 def _imported(wanted: Wanted) -> list[App]:
+    if wanted.django is None:
+        return _apps(wanted)
+    django_in_worker.set_up(wanted.django)
+    apps = _apps(wanted)
+    from outlive.django import connecting
+
+    connecting.close_connections()  # Each job is a fork of this process.
+    connecting.shrink_pools()
+    return apps
+
+
+def _apps(wanted: Wanted) -> list[App]:
     for module in wanted.modules:
         importlib.import_module(module)
     places = (place.partition(":") for place in wanted.apps)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import bdb
 import os
+import sys
 import threading
+import unittest
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +23,6 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
-import pytest
 
 from outlive import db, job_gateway, luggage, statement, store, wire
 from outlive.child.attempt import attempt, within
@@ -32,7 +34,8 @@ from outlive.errors import Cancel, OutliveError
 from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.policy import TaskRow, task_row
 from outlive.protocol import Done, FromChild, KeptStep, Progress, Run, Wait, Waited
-from outlive.states import Outcome, State
+from outlive.states import FAULTS, Outcome, State
+from outlive.testing.in_transaction import usable_afterwards
 from outlive.worker.ending.outbox import never_accepted, refused, unless_completed
 from outlive.worker.fleet.registration import Identity
 
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from outlive.client.task import Task
 
 T = TypeVar("T")
-_FOR_THE_TEST = (KeyboardInterrupt, bdb.BdbQuit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
-"""Exceptions that are meant for the test: the attempt fails, and the test ends with them."""
 _step, _wait = msgspec.msgpack.Decoder(KeptStep), msgspec.msgpack.Decoder(Wait)
 _WAITING = frozenset({"outcomes", "batch_done"})
 """Statements by which a job waits for others: these must run meanwhile."""
@@ -93,6 +94,18 @@ def task_rows(tasks: Mapping[str, Task[..., Any, Any]]) -> list[TaskRow]:
     return [task_row(name, task.policy, task.app.config, task.app.follower) for name, task in tasks.items()]
 
 
+def has_failed(ran: Ran) -> bool:
+    return ran.outcome in FAULTS
+
+
+def _for_the_test() -> tuple[type[BaseException], ...]:
+    """Exceptions that are meant for the test: the attempt fails, and the test ends with them."""
+    always = (KeyboardInterrupt, bdb.BdbQuit, unittest.SkipTest)
+    if (pytest := sys.modules.get("pytest")) is None:
+        return always
+    return (*always, *(getattr(pytest, name).Exception for name in ("fail", "skip", "exit")))
+
+
 def _max_attempts(task: Task[..., Any, Any], options: bytes | None) -> int:
     given = wire.decode(options) if options else {}
     of_task = task_row(task.name, task.policy, task.app.config, None).max_attempts
@@ -112,6 +125,23 @@ class Inline:
     def take_ran(self) -> list[Ran]:
         """The attempts that have run since the last call."""
         ran, self._ran = self._ran, []
+        return ran
+
+    def run_due(self, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
+        """Run the jobs that are due, and those that they make due."""
+        self.take_ran()
+        ran: list[Ran] = []
+        while (one := self.run_one(queues)) is not None:
+            ran += self.take_ran()
+            if raising and has_failed(one) and one.exception is not None:
+                one.exception.add_note(f"in attempt {one.attempt} of job {one.job_id}, which is {one.state} now")
+                raise one.exception
+            if len(ran) > limit:
+                [(task, _)] = Counter(one.task for one in ran).most_common(1)
+                apps = {id(one.app): one.app for one in self._tasks().values()}.values()
+                fires = any(one.task == task for app in apps for one in app.declared_schedules.values())
+                why = "its schedule fires, so advance the clock less" if fires else "does a job enqueue itself?"
+                raise OutliveError(f"more than {limit} attempts have run, most of {task}: {why}")
         return ran
 
     def run_one(self, queues: Sequence[str] | None) -> Ran | None:
@@ -139,7 +169,7 @@ class Inline:
         watched = _Watched(task)
         channel = _InlineChannel(self, self._me, claimed, queues)
         start = _starts.setdefault(task.app, ProcessStart(task.app.process_starts))
-        with _inside(channel):
+        with _inside(channel), usable_afterwards(self._connection):
             failed = start.run(channel.pid) if start.due else None
             done = attempt({run.task: watched}, run, channel, watchers=UNWATCHED, not_started=failed)
         done.took_s = -1.0  # Time, memory and output of this process are the test's.
@@ -151,7 +181,7 @@ class Inline:
         result = None if done.result is None else task.codec.decode_result(done.result)
         ran = Ran(claimed.id, claimed.task, claimed.attempt, outcome, state, result, end.error, raised)
         self._ran.append(ran)
-        if isinstance(raised, _FOR_THE_TEST):
+        if isinstance(raised, _for_the_test()):
             raise raised
         return ran
 
@@ -198,7 +228,8 @@ class Inline:
                 return end
             end = unless_completed(end)
         try:
-            self._write(end)
+            with usable_afterwards(self._connection):
+                self._write(end)
         except psycopg.Error as error:
             if not never_accepted(error):
                 raise

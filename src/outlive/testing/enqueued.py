@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNCOMMITTED = (
     "jobs wait in Django's test database, in a transaction of this test, which no worker sees: "
-    "use transactional_db or TransactionTestCase, which commit"
+    "run them after its block has committed"
 )
 SHOWN = 10
 """How many jobs a message names."""
@@ -174,3 +174,23 @@ class Expected:
                 "transaction counts when that is committed"
             )
         return "\n".join(lines)
+
+
+def expect(
+    jobs: Sequence[Enqueued], task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Enqueued:
+    """The first of these jobs that is as expected. AssertionError, which says how the others differ, if none is."""
+    __tracebackhide__ = True
+    expected = Expected(task, args, kwargs)
+    for job in jobs:
+        if job.task == task.name and not expected.differences(job):
+            return job
+    raise AssertionError(expected.message(jobs))
+
+
+def expect_none(jobs: Sequence[Enqueued]) -> None:
+    __tracebackhide__ = True
+    if jobs:
+        found = counted(len(jobs), "job was", "jobs were")
+        lines = [f"    {job.id}: {job}" for job in jobs[:SHOWN]]
+        raise AssertionError("\n".join([f"{found} enqueued, and none was expected:", *lines]))

@@ -20,13 +20,15 @@ from outlive.django import registry
 from outlive.django.addresses import address
 from outlive.django.api import Task
 from outlive.django.backend import OutliveBackend, backends, options_of
-from outlive.django.home import backend_of, expect_access
+from outlive.django.connecting import expect_access
+from outlive.django.home import backend_of
 from outlive.django.models import Job
 from outlive.errors import OutliveError
-from outlive.pytest import enqueued
-from outlive.pytest.enqueued import Enqueued
-from outlive.pytest.inline import Inline, task_rows
 from outlive.states import State
+from outlive.testing import enqueued
+from outlive.testing.enqueued import Enqueued
+from outlive.testing.in_transaction import is_of_test, joined
+from outlive.testing.inline import Inline, task_rows
 
 Tasks = Mapping[str, OutliveTask[..., Any, Any]]
 written: set[str] = set()
@@ -34,25 +36,27 @@ written: set[str] = set()
 
 
 class DjangoWorkers:
-    """A worker for each backend that has jobs of this process. They have connections of their own."""
+    """A worker for each backend that has jobs of this process. They have connections of their own, except in the
+    transaction of a TestCase, which is seen on Django's session only."""
 
-    def __init__(self, others: Callable[[], Tasks]) -> None:
-        """`others`: all tasks of the test, whose jobs are here if it has enqueued them on Django's connection."""
-        self._others = others
+    def __init__(self, others: Callable[[], Tasks], *, every: bool = False) -> None:
+        """`others`: all tasks of the test, whose jobs are here if it has enqueued them on Django's connection. `every`:
+        the test has no other database, so a backend without tasks of its own has jobs, too."""
+        self._others, self._every = others, every
         self._workers: dict[tuple[str, str], tuple[db.Connection, Inline]] = {}
 
     def all(self) -> Iterator[Inline]:
-        for backend, app in _used():
-            if connections[backend.database].in_atomic_block and _waiting(backend):
+        for backend, app in _used(every=self._every):
+            connection, worker = self._in_test(backend, app) or self._worker(backend, app)
+            if connections[backend.database].in_atomic_block and connection.autocommit and _waiting(backend):
                 raise OutliveError(enqueued.UNCOMMITTED)
-            connection, worker = self._worker(backend, app)
             db.run(connection, store.register_tasks(task_rows(self._tasks(app))))
             yield worker
 
     def enqueued(self) -> list[Enqueued]:
         """The jobs of these databases. Django's own connection also sees those of a transaction of the test."""
         found = {}
-        for backend, app in _used():
+        for backend, app in _used(every=self._every):
             django = connections[backend.database]
             own = django.in_atomic_block
             found[backend.database] = enqueued.read(django.connection if own else self._worker(backend, app)[0])
@@ -60,6 +64,13 @@ class DjangoWorkers:
 
     def _tasks(self, app: App) -> Tasks:
         return {**self._others(), **app.tasks}
+
+    def _in_test(self, backend: OutliveBackend, app: App) -> tuple[db.Connection, Inline] | None:
+        """A worker in the transaction of a TestCase. It is made each time: a savepoint may have taken the last one
+        back."""
+        django = connections[backend.database]
+        connection = joined(django) if is_of_test(django) else None
+        return None if connection is None else (connection, Inline(connection, lambda: self._tasks(app)))
 
     def _worker(self, backend: OutliveBackend, app: App) -> tuple[db.Connection, Inline]:
         key = address(backend.database), backend.alias
@@ -125,10 +136,10 @@ def _of_tests() -> list[OutliveBackend]:
     return [*backends().values()] if redirection.django_tests() else []
 
 
-def _used() -> Iterator[tuple[OutliveBackend, App]]:
+def _used(*, every: bool = False) -> Iterator[tuple[OutliveBackend, App]]:
     """The backends that have jobs or tasks of this process, and a database that Django gives this test."""
     found = ((backend, registry.app_of(backend)) for backend in _of_tests() if _is_given(backend.database))
-    yield from (one for one in found if one[1].tasks or _name(one[0]) in written)
+    yield from (one for one in found if every or one[1].tasks or _name(one[0]) in written)
 
 
 def _name(backend: OutliveBackend) -> str:
