@@ -476,6 +476,7 @@ class WorkingTests(TransactionTestCase):
                 *(tasks.anything, tasks.sessions, tasks.later),
             )
         }
+        given_up = [tasks.give_up.enqueue(how) for how in ("fail", "final", "retry")]
         added = self.finished(tasks.add.enqueue(2, b=3))
         assert (added.return_value, added.status, added.attempts) == (5, "SUCCESSFUL", 1)
         assert added.worker_ids == ["ada"]
@@ -484,9 +485,9 @@ class WorkingTests(TransactionTestCase):
         assert done["count_users"].return_value == 1
         assert done["anything"].return_value == [[], {}]
         assert (done["later"].return_value, done["later"].attempts, done["later"].errors) == (2, 3, [])
-        assert f"id={done['later'].id} path=tests.django.tasks.later state=FAILED" not in self.log.read_text()
         self.check_retry(done["second_try"])
         self.check_failures(done)
+        self.check_ends([*map(self.finished, given_up), *(done[name] for name in ("second_try", "refuse", "later"))])
         self.check_connections(done["sessions"])
         self.check_schedules()
         self.check_form()
@@ -531,6 +532,13 @@ class WorkingTests(TransactionTestCase):
         assert (said.count("ValueError: no: never\n"), "state=FAILED" in said) == (1, False), said
         assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said
         assert "NoneType: None" not in said, "a job that has succeeded has no traceback"
+
+    def check_ends(self, results: list[TaskResult]) -> None:
+        """Django hears of the end of a job once, and of no attempt that is tried again."""
+        assert [one.attempts for one in results[:3]] == [1, 1, 2]
+        lines = [line.partition("ended: ")[2] for line in self.log.read_text().splitlines()]
+        for one in results:
+            assert [line for line in lines if line.startswith(one.id)] == [f"{one.id} {one.status}"], one
 
     def check_connections(self, first: TaskResult) -> None:
         """Each process has connections of its own, and closes after each job those that Django would close."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import connections
+from django.dispatch import receiver
 
 import outlive.django
-from outlive.django.api import TaskContext
+from outlive.django.api import TaskContext, TaskResult, task_finished
 from tests.django.decorator import task
 
 
@@ -64,6 +65,17 @@ def later(context: TaskContext, page: int = 1) -> int:
 @task
 def refuse() -> None:
     raise ValueError("no: never")
+
+
+@task
+@outlive.django.options(max_attempts=2, backoff=[0.05], fail_on=KeyError)
+def give_up(how: str) -> None:
+    raise {"fail": outlive.Fail("no"), "final": KeyError("no"), "retry": outlive.Retry(after=0)}[how]
+
+
+@receiver(task_finished)
+def note_end(task_result: TaskResult, **_: Any) -> None:
+    print(f"ended: {task_result.id} {task_result.status}")
 
 
 @task
