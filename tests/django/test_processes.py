@@ -1,5 +1,8 @@
 """`outlive_jobs.run(in_processes=True)` in a project of Django: the worker of the test, and the databases it uses."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.django.test_fixture import run_tests
@@ -104,7 +107,7 @@ def test_settings_without_a_module_are_refused(outlive_jobs):
         assert django_in_worker.of_test().settings == "project.settings"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings._wrapped, "SETTINGS_MODULE", None)
-        with pytest.raises(outlive.ConfigError, match="settings.configure.. has set Django up in this test"):
+        with pytest.raises(outlive.OutliveError, match="loaded yet. settings.configure.. has set Django up in the"):
             ran(outlive_jobs)
 """
 
@@ -113,3 +116,23 @@ def test_settings_without_a_module_are_refused(outlive_jobs):
 def test_a_worker_of_a_test_never_uses_a_database_of_the_settings(empty_database_url, tmp_path):
     said = run_tests(empty_database_url, tmp_path, TESTS, TASKS)
     assert "5 passed" in said, said
+
+
+BY_CODE = """
+import django
+from django.conf import settings
+from outlive.pytest.django_in_worker import Django, of_test, set_up
+
+set_up(Django(None, False, False, {}, {}))
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "shop"}})
+django.setup()
+print(of_test().settings)
+from django.db import connection
+connection.ensure_connection()
+"""
+
+
+def test_a_worker_uses_no_database_of_a_django_that_code_has_set_up():
+    ran = subprocess.run([sys.executable, "-c", BY_CODE], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == ("None\n", 1)
+    assert "does not use the database 'default' of Django: settings.configure() has set" in ran.stderr.splitlines()[-1]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -17,6 +18,10 @@ from outlive.client import redirection
 from outlive.errors import ConfigError, WrongConnection
 
 _ADDRESS = ("NAME", "HOST", "PORT", "USER", "PASSWORD")
+_BY_CODE = (
+    "settings.configure() has set Django up in the test, and a worker finds only settings that are a module: name it "
+    "in DJANGO_SETTINGS_MODULE"
+)
 _NONE = "outlive_refuses_this_database"
 """The name of a database that the test may not use: no server has it."""
 
@@ -24,8 +29,8 @@ _NONE = "outlive_refuses_this_database"
 class Django(msgspec.Struct, frozen=True):
     """What the worker must know of Django in the test's process."""
 
-    settings: str
-    """Their module."""
+    settings: str | None
+    """Their module. None: code has made them, so the worker has none, and uses no database of Django."""
     debug: bool
     is_test: bool
     """Whether Django's test environment is set up, in which no mail is sent."""
@@ -43,11 +48,7 @@ def of_test() -> Django | None:
     from django.conf import settings
     from django.db import connections
 
-    if (module := _module(settings._wrapped)) is None:
-        raise ConfigError(
-            "settings.configure() has set Django up in this test, and a worker finds only settings that are a module: "
-            "name it in DJANGO_SETTINGS_MODULE"
-        )
+    module = _module(settings._wrapped)
     refused = {alias: why for alias in connections if (why := _why_not(alias))}
     given = {
         alias: {key: str(connections[alias].settings_dict[key] or "") for key in _ADDRESS}
@@ -86,12 +87,14 @@ def _why_not(alias: str) -> str | None:
 
 def set_up(given: Django) -> None:
     """Set Django up with these databases. Nothing connects before."""
+    if given.settings is None:
+        _refuse(lambda alias: _BY_CODE)
+        return
     os.environ["DJANGO_SETTINGS_MODULE"] = given.settings
     import django
     from django.conf import settings
 
-    refused = _replace(settings.DATABASES, given)
-    _refuse(refused)
+    _refuse(_replace(settings.DATABASES, given).get)
     django.setup()
     if given.is_test:
         from django.test.utils import setup_test_environment
@@ -99,6 +102,17 @@ def set_up(given: Django) -> None:
         setup_test_environment(debug=given.debug)
         # What a job enqueues is for the worker of the test, also in a transaction of Django.
         redirection.database_url = f"dbname={_NONE}"  # The worker alone knows the real one.
+
+
+@contextmanager
+def without_settings() -> Iterator[None]:
+    """In this block, what is imported may need settings: the error says why the worker has no settings."""
+    from django.core.exceptions import AppRegistryNotReady, ImproperlyConfigured
+
+    try:
+        yield
+    except (AppRegistryNotReady, ImproperlyConfigured) as error:
+        raise ConfigError(f"{error} {_BY_CODE}") from error
 
 
 def _replace(databases: dict[str, dict[str, Any]], given: Django) -> dict[str, str]:
@@ -120,15 +134,14 @@ def _is_of_settings(address: Mapping[str, str], own: Mapping[str, Any]) -> bool:
     return same and (own.get("TEST") or {}).get("NAME") != address["NAME"]
 
 
-def _refuse(databases: Mapping[str, str]) -> None:
-    """Let no connection be made to these databases, nor to the server without a database."""
+def _refuse(why_not: Callable[[str], str | None]) -> None:
+    """Let no connection be made to a database for which there is a reason, nor to the server without a database."""
     from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
     plain = BaseDatabaseWrapper.connect
 
     def connect(self: Any) -> None:
-        if self.alias == NO_DB_ALIAS or self.alias in databases:
-            why = databases.get(self.alias, "it has no name")
+        if why := why_not(self.alias) or ("it has no name" if self.alias == NO_DB_ALIAS else None):
             raise WrongConnection(f"the worker of this test does not use the database {self.alias!r} of Django: {why}")
         plain(self)
 

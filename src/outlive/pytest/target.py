@@ -52,6 +52,9 @@ def _imported(wanted: Wanted) -> list[App]:
     if wanted.django is None:
         return _apps(wanted)
     django_in_worker.set_up(wanted.django)
+    if wanted.django.settings is None:
+        with django_in_worker.without_settings():
+            return _apps(wanted)
     apps = _apps(wanted)
     from outlive.django import connecting
 
