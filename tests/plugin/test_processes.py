@@ -32,7 +32,7 @@ def test_real_children_run_what_would_kill_the_test(outlive_jobs):
 
 def test_jobs_of_a_shared_task_share_a_real_child(outlive_jobs):
     shop.app.enqueue_many([shop.fetch.job(order) for order in range(5)])
-    ran = outlive_jobs.run(in_processes=True)
+    ran = [one for one in outlive_jobs.run(in_processes=True) if one.task != shop.hourly.name]  # At a full hour.
     assert [one.outcome for one in ran] == [Outcome.SUCCEEDED] * 5
     [(pid, opened)] = {(pid, tuple(opened)) for pid, opened in (one.result for one in ran)}
     assert (pid != os.getpid(), opened) == (True, ("opened",))

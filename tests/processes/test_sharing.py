@@ -88,8 +88,10 @@ def test_another_process_is_begun_when_the_first_is_full(start, go):
 
 def test_a_second_process_ends_when_it_is_empty_and_the_first_has_room(start, go):
     ends = [go.with_name(name) for name in ("first", "last", "second")]
-    one, other, late = (threaded.enqueue(str(end), 0) for end in ends)
+    one, other = (threaded.enqueue(str(end), 0) for end in ends[:2])
     start(slots=2, target=TARGET)
+    eventually(lambda: {one.status(), other.status()} == {State.RUNNING}, within_s=30)
+    late = threaded.enqueue(str(ends[2]), 0)  # Earlier, any two of them could have come to the first process.
     eventually(lambda: late.status() is State.RUNNING, within_s=30)
     ends[0].touch()
     pid = one.result(timeout=30)
