@@ -100,7 +100,7 @@ class WorkerNotFound(OutliveError):
 class JobFailed(OutliveError):
     """A job ended without a result; `state` says how, `attempt` is its last one with the evidence.
 
-    A job that was cancelled before it began has no attempt: `None`.
+    That of a job which was cancelled before it began has no start.
     """
 
     def __init__(self, job_id: UUID, state: State, attempt: Attempt | None) -> None:

@@ -84,3 +84,41 @@ async def pass_on_beside_others(left: int) -> dict[str, str]:
         await pass_on.aenqueue(left - 1)
     await asyncio.to_thread(str)
     return outlive.current().baggage
+
+
+shop = app.source("shop", max_concurrency=3)
+
+
+@app.task(max_attempts=1, source=shop)
+def operate(failed: UUID) -> list[object]:
+    """Do what operators do. Returns what it has seen."""
+    app.add_schedule("customer-7", describe_customer, every="1h", args=[7])
+    nightly = app.get_schedule("customer-7")
+    nightly.set(every="2h")
+    nightly.pause()
+    (info,) = app.schedules()
+    fired = nightly.run()
+    nightly.resume()
+    app.queue("letters").pause()
+    letters = app.queue("letters").info()
+    app.queue("letters").resume()
+    shop.set(rate_limit_per_minute=60)
+    shop.pause()
+    shop.resume()
+    app.worker("web-7").set(slots=3)
+    app.get_job(failed).retry()
+    return [info.every_s, info.paused, str(fired), letters.paused]
+
+
+@app.task
+async def operate_later() -> list[str]:
+    await app.aadd_schedule("customer-8", describe_customer, cron="0 4 * * *", args=[8])
+    await app.get_schedule("customer-8").aremove()
+    await app.queue("letters").apause()
+    await shop.aset(max_concurrency=1)
+    return [one.name for one in await app.aschedules()]
+
+
+@app.task
+def describe_customer(number: int) -> int:
+    return number

@@ -29,7 +29,7 @@ def tell():
     try:
         yield
     except BaseException as error:
-        note(f"raised {type(error).__name__}")
+        note(f"raised {type(error).__name__} {'at last' if outlive.current().last_attempt else 'at first'}")
         raise
     else:
         note("returned")
@@ -87,10 +87,13 @@ def noted(tmp_path: Path) -> list[str]:
 def test_it_sees_how_each_attempt_begins_and_ends(start, shop, tmp_path):
     start(slots=1, target=f"{shop.__name__}:app", folder=tmp_path)
     assert shop.again.enqueue(0).result(timeout=30) == 0
-    assert noted(tmp_path) == ["again begins", "again raised Retry", "again begins", "again returned"]
+    assert noted(tmp_path) == ["again begins", "again raised Retry at first", "again begins", "again returned"]
     failed, late = shop.once.enqueue(-1), shop.once.enqueue(200)
     assert [finished(job) for job in (failed, late)] == [State.FAILED] * 2
-    assert noted(tmp_path)[4:] == ["once begins", "once raised ValueError", "once begins", "once raised Stopped"]
+    assert noted(tmp_path)[4:] == [
+        *("once begins", "once raised ValueError at last"),
+        *("once begins", "once raised Stopped at last"),
+    ]
 
 
 def test_what_it_sets_is_set_for_the_job_and_for_no_other_in_its_process(start, shop, tmp_path):
@@ -125,4 +128,4 @@ def test_what_it_raises_before_the_job_is_the_error_of_the_job(start, shop, tmp_
     assert finished(job) is State.FAILED
     (attempt,) = attempts(queue, job)
     assert attempt.error == "ConnectionError: no client"
-    assert noted(tmp_path) == ["once begins", "once raised ConnectionError"]
+    assert noted(tmp_path) == ["once begins", "once raised ConnectionError at last"]

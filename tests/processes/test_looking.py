@@ -84,3 +84,20 @@ def test_a_job_that_asks_for_what_only_programs_may_is_told_where_to_do_it(start
     start(target=TARGET)
     with pytest.raises(outlive.JobFailed, match=r"a job can't do this \(list_workers\): .* do it in a program"):
         looking.count_workers.enqueue().result(timeout=30)
+
+
+def test_a_job_may_do_what_handles_do(start, queue):
+    failed = looking.fail.enqueue(7, date(2026, 1, 2))
+    start(target=TARGET, name="web-7")
+    assert finished(failed) is State.FAILED
+    every_s, paused, fired, letters_paused = looking.operate.enqueue(failed.id).result(timeout=30)
+    assert (every_s, paused, letters_paused) == (7200, True, True)
+    assert looking.app.get_job(str(fired)).result(timeout=30) == 7
+    assert finished(failed) is State.FAILED
+    assert failed.info().attempt == 2
+    limits = queue.execute("select set_rate_limit_per_minute, enabled from outlive.sources where name = 'shop'")
+    assert limits.fetchone() == (60, True)
+    assert not looking.app.queue("letters").info().paused
+    eventually(lambda: [one.slots for one in looking.app.workers()] == [3], within_s=20)
+    assert looking.operate_later.enqueue().result(timeout=30) == ["customer-7"]
+    assert looking.app.queue("letters").info().paused

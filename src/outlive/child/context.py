@@ -113,6 +113,11 @@ class Context:
         return self._run.failures
 
     @property
+    def last_attempt(self) -> bool:
+        """Whether the job has failed for good if this attempt fails. What `fail_on` names ends it with any attempt."""
+        return self._run.decisive
+
+    @property
     def token(self) -> int:
         """The token of this attempt. After a wait it is a new one."""
         return self._run.token

@@ -115,7 +115,7 @@ def _ends_job(error: BaseException) -> bool:
     refused = isinstance(error, outlive.Fail) or (
         account.policy.is_final(error) and not isinstance(error, outlive.Retry)
     )
-    return refused or outlive.current()._run.decisive
+    return refused or outlive.current().last_attempt
 
 
 def _result(task: Task, backend: BaseTaskBackend, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskResult:

@@ -100,8 +100,13 @@ _WITH_TOKEN = ("ask_source", "count_outcomes")
 _FOR_JOBS = {
     *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "job_progress", "outcomes", "unfinished", "cancel"),
     *("send", "list_records", "open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done", *_WITH_TOKEN),
-    *("find_jobs", "job_infos"),
+    *("find_jobs", "job_infos", "queue_info", "schedule_infos", "signature"),
+    # What handles do: a job may slow its source, and make the schedule of a customer.
+    *("retry", "release", "pause_queue", "resume_queue", "set_source", "pause_source", "resume_source"),
+    *("add_schedule", "set_schedule", "pause_schedule", "resume_schedule", "run_schedule", "reset_schedule"),
+    *("remove_schedule", "set_worker", "drain_workers", "reload_workers"),
 }
+"""What the calls of a job may need. Their rows are read by position: a statement whose decoder wants names fails."""
 
 
 def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[list[Row]]:
