@@ -17,7 +17,7 @@ import outlive
 from outlive.celery import shared_task
 from outlive.django.api import Task
 from outlive.django.models import Job
-from outlive.errors import ConfigError, JobNotFound
+from outlive.errors import BadArguments, ConfigError, JobNotFound
 from tests.django import tasks
 
 IMMEDIATE = {"default": {"BACKEND": f"{Task.__module__.partition('.base')[0]}.backends.immediate.ImmediateBackend"}}
@@ -50,6 +50,23 @@ class RolledBackTests(TestCase):
         assert (job.status(), async_to_sync(job.astatus)(), job.info().args) == ("pending", "pending", {"number": 3})
         with self.assertRaisesMessage(JobNotFound, str(job.id)):
             job.result()
+
+    def test_a_schedule_is_made_of_a_task_of_django(self) -> None:
+        made = natives.app.add_schedule("sum", tasks.add, every="1h", args=[1])
+        async_to_sync(natives.app.aadd_schedule)("mail", tasks.anything, cron="0 6 * * *")
+        mail, total = natives.app.schedules()
+        assert (total.task, total.every_s, total.args) == ("tests.django.tasks.add", 3600, [1])
+        assert (mail.task, mail.priority) == ("tests.django.tasks.anything", 2)
+        made.set(task=tasks.anything)
+        assert natives.app.schedules()[1].task == "tests.django.tasks.anything"
+
+    def test_a_task_of_django_that_can_not_be_scheduled_is_refused(self) -> None:
+        with self.assertRaisesMessage(BadArguments, "the schedule sum is refused: tests.django.tasks.add can't be"):
+            natives.app.add_schedule("sum", tasks.add, every="1h")
+        with self.assertRaisesMessage(ConfigError, "app.add_schedule takes a task without using(…)"):
+            natives.app.add_schedule("mail", tasks.anything.using(priority=0), every="1h")
+        with self.assertRaisesMessage(ConfigError, "give its name, 'tests.django.tasks.add', or use the app"):
+            natives.stray.add_schedule("sum", tasks.add, every="1h", args=[1])
 
     def test_all_jobs_of_a_stream_and_a_batch_are_rolled_back_too(self) -> None:
         with natives.app.batch("pages") as batch:

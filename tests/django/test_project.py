@@ -18,7 +18,7 @@ from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 SUITE = ("shop", *(f"tests.django.{name}" for name in ("suite", "shared", "native", "running")))
-PASSED = re.compile(r"\nRan 76 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
+PASSED = re.compile(r"\nRan 78 tests in .*\n\nOK\nDestroying test database for alias 'default'\.\.\.\n$")
 NEWEST = "6"
 VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
 """The lowest Django, and those that have the Tasks API themselves."""

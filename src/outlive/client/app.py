@@ -24,7 +24,7 @@ from outlive.client.portions import portions
 from outlive.client.schedule import NewSchedule, ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source, limits_of
 from outlive.client.statement_runner import StatementRunner
-from outlive.client.task import Task, follower
+from outlive.client.task import DjangoTask, Task, follower
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, new_job_id
@@ -238,7 +238,7 @@ class App:
     def add_schedule(
         self,
         name: str,
-        task: Task[..., Any, Any] | str,
+        task: Task[..., Any, Any] | DjangoTask | str,
         *,
         connection: SyncConnection | None = None,
         **options: Unpack[NewSchedule],
@@ -254,7 +254,7 @@ class App:
     async def aadd_schedule(
         self,
         name: str,
-        task: Task[..., Any, Any] | str,
+        task: Task[..., Any, Any] | DjangoTask | str,
         *,
         connection: AsyncConnection | None = None,
         **options: Unpack[NewSchedule],
@@ -262,6 +262,14 @@ class App:
         """The async twin of `add_schedule`."""
         await acarry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.arun(one, connection))
         return ScheduleHandle(name, self)
+
+    def _own_task(self, given: object) -> Any:
+        """A task of Django as the task of outlive behind it, in the app of a backend. Anything else as it is."""
+        if path := getattr(given, "module_path", None):
+            raise ConfigError(
+                f"{path} is a task of Django: give its name, {path!r}, or use the app outlive.django.app()"
+            )
+        return given
 
     def schedules(self) -> list[ScheduleInfo]:
         """All schedules, as `outlive schedules` lists them: those of apps, of operators and of `add_schedule`."""

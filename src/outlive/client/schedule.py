@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, 
 from outlive import wire
 from outlive.arguments import Codec
 from outlive.client.options import moment
-from outlive.client.task import Task
+from outlive.client.task import DjangoTask, Task
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import Schedule
 from outlive.policy import Checks, parse, parse_priority
@@ -91,7 +91,7 @@ class ScheduleChanges(ScheduleFields, total=False):
 
     cron: str | None
     """Fire at the times of this cron expression, in place of an interval."""
-    task: Task[..., Any, Any] | str
+    task: Task[..., Any, Any] | DjangoTask | str
     """The task of its jobs. A schedule that is withdrawn is in force again with it, and belongs to no app."""
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from outlive import described, store
-from outlive.arguments import Codec
 from outlive.client import looking, schedule
 from outlive.client.looking import ScheduleInfo
 from outlive.client.schedule import MAX_ARGS_BYTES, OPTIONS, NewSchedule, ScheduleChanges
-from outlive.client.task import Task, expect_task
+from outlive.client.task import DjangoTask, Task, expect_task
 from outlive.errors import BadArguments, ConfigError
 from outlive.statement import Row, Statement
 from outlive.validation import identifier, known, optional, text
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Steps = Generator[Statement[Any], Any, T]
-AnyTask = Task[..., Any, Any] | str
+AnyTask = Task[..., Any, Any] | DjangoTask | str
 
 
 def adding(app: App, name: str, task: AnyTask, given: NewSchedule) -> Steps[None]:
@@ -39,8 +38,9 @@ def adding(app: App, name: str, task: AnyTask, given: NewSchedule) -> Steps[None
     codec = None if found is None else found.codec
     values["args"] = msgspec.Raw(schedule.packed(name, codec, given.get("args")))
     if values.get("priority") is None and found is not None:
-        values["priority"] = found.policy.priority
-    yield from refuse_unless_it_can_fire(name, {}, values, codec)
+        of_django = getattr(found.function, "declared_priority", None)
+        values["priority"] = found.policy.priority if of_django is None else of_django()
+    yield from refuse_unless_it_can_fire(name, {}, values, found)
     if not (yield store.add_schedule(name, values)):
         raise ConfigError(f"there is a schedule {name} already: app.get_schedule({name!r}).set(…) changes it")
 
@@ -61,7 +61,7 @@ def setting(app: App, name: str, given: ScheduleChanges) -> Steps[None]:
         values["task"] = task
     if "args" in given:
         values["args"] = msgspec.Raw(schedule.packed(name, codec, given["args"]))
-    yield from refuse_unless_it_can_fire(name, row, values, codec)
+    yield from refuse_unless_it_can_fire(name, row, values, found)
     yield store.set_schedule(name, values)
 
 
@@ -86,10 +86,10 @@ def columns(given: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 
 def refuse_unless_it_can_fire(
-    name: str, row: Mapping[str, Any], values: Mapping[str, object], codec: Codec | None = None
+    name: str, row: Mapping[str, Any], values: Mapping[str, object], task: Task[..., Any, Any] | None = None
 ) -> Steps[None]:
     """ConfigError: with these values, the schedule could not be fired. BadArguments: its task would refuse its
-    arguments, by its codec or as a worker has described it. A task that no worker has described may take any."""
+    arguments, by its code or as a worker has described it. A task that no worker has described may take any."""
     from outlive import timetable  # Not at the top: job processes would pay for its libraries.
 
     new: dict[str, Any] = {"args": {}, **row, **values, "name": name}
@@ -101,8 +101,10 @@ def refuse_unless_it_can_fire(
     if len(data) > MAX_ARGS_BYTES:
         raise schedule.too_large(name, len(data))
     try:
-        if codec is not None:
-            codec.unpack(data)
+        if task is not None:
+            given = task.codec.unpack(data)
+            if check := getattr(task.function, "check_arguments", None):  # A task of Django.
+                check(*given)
         elif (signature := (yield store.signature(new["task"]))) is not None:
             described.expect_fitting(new["task"], described.signature_of(signature), data)
     except BadArguments as error:
@@ -113,7 +115,7 @@ def _task(app: App, where: str, given: AnyTask) -> tuple[str, Task[..., Any, Any
     """The name of a task, and the task, unless this process knows only its name."""
     if isinstance(given, str):
         return identifier("task", given), app.tasks.get(given)
-    found = expect_task(f"{where} takes", given)
+    found: Task[..., Any, Any] = expect_task(f"{where} takes", app._own_task(given))
     if found._options:
         raise ConfigError(f"{where} takes a task without using(…): its own options give the queue and the priority")
     return found.name, found

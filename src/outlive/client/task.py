@@ -18,7 +18,7 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
 
 from outlive import wire
@@ -122,6 +122,13 @@ def _fields(policy: Policy, given: JobOptions) -> dict[str, Any]:
         "options": wire.encode(limits) if limits else None,
         "links": wire.encode(links) if links else None,
     }
+
+
+class DjangoTask(Protocol):
+    """A task of Django."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:

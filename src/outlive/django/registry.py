@@ -32,6 +32,11 @@ class DjangoApp(HomedApp):
         elsewhere = redirection.database_url is not None and not redirection.django_tests()
         return None if elsewhere else self._home  # None: a test of our plugin runs, without Django's tests.
 
+    def _own_task(self, given: object) -> Any:
+        from outlive.django.backend import task_of_app  # Not at the top: it imports this module.
+
+        return task_of_app(given) if isinstance(given, Task) else given
+
 
 _apps: dict[str, DjangoApp] = {}
 _lock = threading.Lock()

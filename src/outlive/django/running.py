@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connections
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 import outlive
 from outlive import job_gateway
@@ -30,6 +31,7 @@ from outlive.django.api import (
     task_started,
 )
 from outlive.django.arguments import fitted
+from outlive.django.priorities import outlive_priority
 from outlive.errors import BadArguments, Restarted
 from outlive.policy import Parameter
 
@@ -57,6 +59,7 @@ def runner(task: Task, alias: str) -> Callable[..., Any]:
     run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
     run.__doc__ = task.func.__doc__
     vars(run)["check_arguments"] = functools.partial(_check_arguments, task)
+    vars(run)["declared_priority"] = functools.partial(_declared_priority, task.module_path)
     vars(run)["outlive_parameters"] = functools.partial(_parameters, task)
     return run
 
@@ -72,6 +75,11 @@ def _parameters(task: Task) -> tuple[Parameter, ...]:
     """What the dashboard's form asks for. The context, which comes first, is not given by a caller."""
     parameters = Codec(task.module_path, task.func).parameters()
     return parameters[1:] if task.takes_context else parameters
+
+
+def _declared_priority(path: str) -> int:
+    """What a schedule asks: the policy has none, and the task of the runner may be from `using`."""
+    return outlive_priority(import_string(path).priority)
 
 
 def _check_arguments(task: Task, args: list[Any], kwargs: dict[str, Any]) -> None:

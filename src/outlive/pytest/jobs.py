@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from outlive.client.app import App
 from outlive.client.home import HomedApp
 from outlive.client.job import Job
 from outlive.client.options import moment as checked_moment
-from outlive.client.task import Task, expect_task
+from outlive.client.task import DjangoTask, Task, expect_task
 from outlive.errors import ConfigError, OutliveError
 from outlive.pytest import processes
 from outlive.pytest.clock import Clock
@@ -47,13 +47,6 @@ _ENDED = """
 select a.job_id, j.task, a.attempt, a.outcome, a.state, a.result::text, a.error
 from outlive.attempts a join outlive.jobs j on j.id = a.job_id where a.token > %s order by a.token
 """
-
-
-class DjangoTask(Protocol):
-    """A task of Django."""
-
-    @property
-    def module_path(self) -> str: ...
 
 
 class Jobs:

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db import connections
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from outlive import db, store
 from outlive.client import redirection
@@ -19,7 +18,7 @@ from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
 from outlive.django.addresses import address
 from outlive.django.api import Task
-from outlive.django.backend import OutliveBackend, backends, options_of
+from outlive.django.backend import OutliveBackend, backends, task_of_app
 from outlive.django.connecting import expect_access
 from outlive.django.home import backend_of
 from outlive.django.models import Job
@@ -112,11 +111,8 @@ def ours(task: object) -> OutliveTask[..., Any, Any] | None:
     """
     if not isinstance(task, Task):
         return None
-    backend = backend_of(task.backend)
-    connections[backend.database].ensure_connection()
-    declared = options_of(import_string(task.module_path))
-    given = {name: value for name, value in options_of(task).items() if declared.get(name) != value}
-    return registry.register(backend, task).using(**given)
+    connections[backend_of(task.backend).database].ensure_connection()
+    return task_of_app(task)
 
 
 def takes(database: str) -> bool:
