@@ -24,7 +24,7 @@ from outlive.client.portions import portions
 from outlive.client.schedule import NewSchedule, ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source, limits_of
 from outlive.client.statement_runner import StatementRunner
-from outlive.client.task import DjangoTask, Task, follower
+from outlive.client.task import DjangoTask, Task, follower, own_task
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, Schedule, new_job_id
@@ -231,6 +231,8 @@ class App:
         """A handle on a worker by its name. It does not ask the database."""
         return Worker(validation.identifier("the name of a worker", name), self.runner)
 
+    _own_task = staticmethod(own_task)
+
     def get_schedule(self, name: str) -> ScheduleHandle:
         """A handle on a schedule by its name. It does not ask the database."""
         return ScheduleHandle(validation.identifier("the name of a schedule", name), self)
@@ -262,14 +264,6 @@ class App:
         """The async twin of `add_schedule`."""
         await acarry_out(scheduling.adding(self, name, task, options), lambda one: self.runner.arun(one, connection))
         return ScheduleHandle(name, self)
-
-    def _own_task(self, given: object) -> Any:
-        """A task of Django as the task of outlive behind it, in the app of a backend. Anything else as it is."""
-        if path := getattr(given, "module_path", None):
-            raise ConfigError(
-                f"{path} is a task of Django: give its name, {path!r}, or use the app outlive.django.app()"
-            )
-        return given
 
     def schedules(self) -> list[ScheduleInfo]:
         """All schedules, as `outlive schedules` lists them: those of apps, of operators and of `add_schedule`."""

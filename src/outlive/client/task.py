@@ -131,6 +131,13 @@ class DjangoTask(Protocol):
     def module_path(self) -> str: ...
 
 
+def own_task(given: object) -> Any:
+    """Refuse a task of Django, which only the app of a backend has. Anything else as it is."""
+    if path := getattr(given, "module_path", None):
+        raise ConfigError(f"{path} is a task of Django: give its name, {path!r}, or use the app outlive.django.app()")
+    return given
+
+
 def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
     """The task itself. ConfigError if it is something else, such as a plain function."""
     task = getattr(task, "task", task)  # That of a shared task of outlive.celery.

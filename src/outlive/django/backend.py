@@ -11,11 +11,8 @@ from django.apps import apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from outlive import errors
-from outlive.client.task import Task as OutliveTask
 from outlive.django.api import (
     Task,
     TaskResult,
@@ -25,9 +22,8 @@ from outlive.django.api import (
 )
 from outlive.django.arguments import fitted
 from outlive.django.checks import APP, check_without_django_tasks, problems
-from outlive.django.home import HomedBackend, backend_of
-from outlive.django.priorities import outlive_priority
-from outlive.django.registry import register
+from outlive.django.home import HomedBackend
+from outlive.django.registry import options_of, register
 from outlive.django.schema import in_django
 
 
@@ -86,21 +82,6 @@ def backends() -> dict[str, OutliveBackend]:
         with suppress(ImproperlyConfigured):
             found[alias] = task_backends[alias]
     return {alias: one for alias, one in found.items() if isinstance(one, OutliveBackend)}
-
-
-def task_of_app(task: Task) -> OutliveTask[..., Any, Any]:
-    """A task of Django as the one of its backend's app, with those options that `using` has given it."""
-    declared = options_of(import_string(task.module_path))
-    given = {name: value for name, value in options_of(task).items() if declared.get(name) != value}
-    return register(backend_of(task.backend), task).using(**given)
-
-
-def options_of(task: Task) -> dict[str, Any]:
-    """What a task of Django says of its jobs, as options of outlive."""
-    options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
-    if (moment := task.run_after) is not None:
-        options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
-    return options
 
 
 checks.register(check_without_django_tasks)

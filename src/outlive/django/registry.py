@@ -12,13 +12,16 @@ from typing import Any
 from django.core.signals import setting_changed
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from outlive.client import redirection
 from outlive.client.home import HomedApp
 from outlive.client.task import Task as OutliveTask
 from outlive.django import ATTRIBUTE
 from outlive.django.api import Task
-from outlive.django.home import DjangoHome, HomedBackend
+from outlive.django.home import DjangoHome, HomedBackend, backend_of
+from outlive.django.priorities import outlive_priority
 from outlive.django.running import runner
 
 
@@ -32,9 +35,8 @@ class DjangoApp(HomedApp):
         elsewhere = redirection.database_url is not None and not redirection.django_tests()
         return None if elsewhere else self._home  # None: a test of our plugin runs, without Django's tests.
 
-    def _own_task(self, given: object) -> Any:
-        from outlive.django.backend import task_of_app  # Not at the top: it imports this module.
-
+    @staticmethod
+    def _own_task(given: object) -> Any:
         return task_of_app(given) if isinstance(given, Task) else given
 
 
@@ -70,6 +72,21 @@ def register(backend: HomedBackend, task: Task) -> OutliveTask[..., Any, Any]:
             options = getattr(task.func, ATTRIBUTE, {})
             found = app.task(queue=task.queue_name, **options)(runner(task, backend.alias))
         return found
+
+
+def task_of_app(task: Task) -> OutliveTask[..., Any, Any]:
+    """A task of Django as the one of its backend's app, with those options that `using` has given it."""
+    declared = options_of(import_string(task.module_path))
+    given = {name: value for name, value in options_of(task).items() if declared.get(name) != value}
+    return register(backend_of(task.backend), task).using(**given)
+
+
+def options_of(task: Task) -> dict[str, Any]:
+    """What a task of Django says of its jobs, as options of outlive."""
+    options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
+    if (moment := task.run_after) is not None:
+        options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
+    return options
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -18,7 +18,7 @@ from outlive.client.task import Task as OutliveTask
 from outlive.django import registry
 from outlive.django.addresses import address
 from outlive.django.api import Task
-from outlive.django.backend import OutliveBackend, backends, task_of_app
+from outlive.django.backend import OutliveBackend, backends
 from outlive.django.connecting import expect_access
 from outlive.django.home import backend_of
 from outlive.django.models import Job
@@ -112,7 +112,7 @@ def ours(task: object) -> OutliveTask[..., Any, Any] | None:
     if not isinstance(task, Task):
         return None
     connections[backend_of(task.backend).database].ensure_connection()
-    return task_of_app(task)
+    return registry.task_of_app(task)
 
 
 def takes(database: str) -> bool:
