@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outlive.dashboard.access import Role
-from outlive.dashboard.actions import batches, controls, enqueuing, jobs, steps
+from outlive.dashboard.actions import batches, controls, enqueuing, jobs, new_schedule, steps
 from outlive.dashboard.actions.questions import Action, Form
 from outlive.dashboard.visits import Refused, Visit, inside
 from outlive.errors import BadArguments
@@ -43,6 +43,7 @@ _ACTIONS: Mapping[str, Action] = {
     "supply": Action(steps.ask_to_supply, steps.supply),
     "set_source": Action(controls.ask_of_source, controls.set_source),
     "set_worker": Action(controls.ask_of_worker, controls.set_worker),
+    "add_schedule": Action(new_schedule.ask, new_schedule.make),
     "set_schedule": Action(controls.ask_of_schedule, controls.set_schedule),
 }
 
