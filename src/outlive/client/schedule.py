@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from outlive import wire
-from outlive.arguments import Codec
 from outlive.client.options import moment
 from outlive.client.task import DjangoTask, Task
 from outlive.errors import BadArguments, ConfigError
@@ -118,7 +117,7 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         if app.tasks.get(task.name) is not task:
             raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
         own_name = name or task.name
-        data = packed(own_name, task.codec, args)
+        data = packed(own_name, task, args)
         # A schedule with a name of its own keeps that, whatever its task is called.
         was = () if name else task.was
         given = {"cron": cron and cron.strip(), **fields}
@@ -151,14 +150,17 @@ def checked(where: str, cron: str | None, options: Mapping[str, Any]) -> dict[st
     return fields
 
 
-def packed(name: str, codec: Codec | None, args: object) -> bytes:
-    """The arguments of each job of the schedule called `name`, as JSON, without a codec as they are."""
+def packed(name: str, task: Task[..., Any, Any] | None, args: object) -> bytes:
+    """The arguments of each job of the schedule called `name`, as JSON. Those of an unknown task are as they are."""
     if not isinstance(args, Mapping | list | tuple | None):
         raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
     by_position = tuple(args) if isinstance(args, list | tuple) else ()
     by_name = dict(args) if isinstance(args, Mapping) else {}
     try:
-        data = wire.encode(list(by_position) or by_name, "args") if codec is None else codec.pack(by_position, by_name)
+        if task is None:
+            data = wire.encode(list(by_position) or by_name, "args")
+        else:
+            data = task.codec.pack(by_position, by_name)
     except (BadArguments, wire.NotJson) as error:
         raise BadArguments(f"the schedule {name} is refused: {error}") from None
     if len(data) > MAX_ARGS_BYTES:

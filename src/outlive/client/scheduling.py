@@ -35,8 +35,7 @@ def adding(app: App, name: str, task: AnyTask, given: NewSchedule) -> Steps[None
     options = {key: value for key, value in given.items() if key != "cron"}
     values = {"cron": cron and cron.strip(), **schedule.checked(where, cron, options)}
     values["task"], found = _task(app, where, task)
-    codec = None if found is None else found.codec
-    values["args"] = msgspec.Raw(schedule.packed(name, codec, given.get("args")))
+    values["args"] = msgspec.Raw(schedule.packed(name, found, given.get("args")))
     if values.get("priority") is None and found is not None:
         of_django = getattr(found.function, "declared_priority", None)
         values["priority"] = found.policy.priority if of_django is None else of_django()
@@ -56,11 +55,10 @@ def setting(app: App, name: str, given: ScheduleChanges) -> Steps[None]:
         raise BadArguments(f"there is no schedule {name}: `outlive schedules` lists the schedules")
     row = asdict(looking.schedule_info(rows[0]))
     task, found = _task(app, "schedule.set", given.get("task", row["task"]))
-    codec = None if found is None else found.codec
     if "task" in given:
         values["task"] = task
     if "args" in given:
-        values["args"] = msgspec.Raw(schedule.packed(name, codec, given["args"]))
+        values["args"] = msgspec.Raw(schedule.packed(name, found, given["args"]))
     yield from refuse_unless_it_can_fire(name, row, values, found)
     yield store.set_schedule(name, values)
 
